@@ -1,0 +1,75 @@
+"""The HAMi protocol between scheduler and device plugin: codec, pending pod, node lock, bind phase.
+
+Pure functions over `Pod` and `Node`, which hold just what the protocol looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The facts of a pod object that the protocol and the vendors look at."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    phase: str
+    """``Pending``, ``Running``, ``Succeeded``, ``Failed``."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    qos: str = ""
+    containers: tuple[str, ...] = ()
+    init_containers: tuple[str, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Container name → image reference."""
+    resource_version: str = ""
+    deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The facts of a node object that the protocol looks at."""
+
+    name: str
+    uid: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    resource_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Annotation keys of one vendor (ascend_ppu_hami.md D.1)."""
+
+    register: str
+    to_allocate: str
+    allocated: str
+    handshake: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDevice:
+    """One device of one container as the scheduler wrote it: ``id,type,MiB,cores``."""
+
+    id: str
+    type: str
+    memory_mib: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One container's request, resolved to a pod's slot (or to kubelet's own ids)."""
+
+    ids: tuple[str, ...]
+    """kubelet's ids, in the order it sent them (random)."""
+    pod: Pod | None
+    """None for the fallback of decision 17."""
+    slot: int | None
+    """Index of the served slot: for the log only (decision 16)."""
+    devices: tuple[ContainerDevice, ...]
+    """What the slot asks for, in annotation order; empty in the fallback."""

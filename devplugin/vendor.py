@@ -1,0 +1,217 @@
+"""The questions every vendor answers, and the values that carry the answers.
+
+`daemon/`, `kubelet/`, `hami.py` and `kube.py` know only this file: they never name a vendor.
+Every answer is a function of its arguments; what it wants done comes back as values (`Effect`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from devplugin.hami import Claim, Pod, Vocabulary
+from devplugin.host import Host
+
+# ------------------------------------------------------------------ towards kubelet
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedDevice:
+    """One line of a ListAndWatch list."""
+
+    id: str
+    healthy: bool = True
+    numa: tuple[int, ...] = ()
+    """NUMA nodes to report; empty when unknown (decision 27)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """All devices of one resource, in the order they are listed."""
+
+    resource: str
+    devices: tuple[OfferedDevice, ...]
+    preferred: bool = True
+    """Whether GetPreferredAllocation is announced."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceQuery:
+    """One container request of GetPreferredAllocation, as kubelet sent it."""
+
+    available: tuple[str, ...]
+    must_include: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    container_path: str
+    host_path: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node given to the container under its own path."""
+
+    path: str
+    permissions: str = "rw"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEdits:
+    """What kubelet hands to the container runtime."""
+
+    envs: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    cdi: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------ towards the API server
+
+
+@dataclass(frozen=True, slots=True)
+class NodePatch:
+    """What the node object is to say. None removes a key."""
+
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    capacity: Mapping[str, int | None] = field(default_factory=dict)
+    """Extended resources set (or removed) in both capacity and allocatable."""
+
+
+# ------------------------------------------------------------------ things to be done
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """A Kubernetes event about the node."""
+
+    type: str
+    reason: str
+    message: str
+    name: str | None = None
+    """Deterministic object name for once-only events (decision 33)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """A Kubernetes event about a pod."""
+
+    namespace: str
+    pod: str
+    uid: str
+    type: str
+    reason: str
+    message: str
+
+
+Effect = NodeEvent | PodEvent
+"""Closed set of idempotent deeds; `daemon` has one executor for them. Later rooms add members."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactRequest:
+    """Something only the outside can tell, needed before `allocate` (AMD: an image's libc)."""
+
+    kind: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The answer to one container's Allocate."""
+
+    edits: ContainerEdits
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    """Pod annotations besides the erased slot and the phase, in the same patch (decision 19)."""
+    before: tuple[Effect, ...] = ()
+    """Must succeed before the reply."""
+    after: tuple[Effect, ...] = ()
+    """Background."""
+    notes: tuple[str, ...] = ()
+    """Lines for the log."""
+
+
+class Refused(Exception):
+    """A decision says no. The text names the object and the remedy; it reaches the pod as an Event."""
+
+
+Inv = TypeVar("Inv")
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsInput:
+    """All that settings may come from, weakest first: defaults, flags, environment, annotations."""
+
+    args: argparse.Namespace
+    env: Mapping[str, str]
+    node_annotations: Mapping[str, str] | None
+    """None while the node object is unknown."""
+
+
+class Vendor(Protocol[Inv, S]):
+    """One vendor's answers. `Inv` is its inventory, `S` its settings; both immutable."""
+
+    name: str
+    """Short lower-case word: ``amd``."""
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        """Declare this vendor's flags."""
+        ...
+
+    def settings(self, given: SettingsInput) -> tuple[S, tuple[str, ...]]:
+        """Resolved settings and the warnings met on the way; raises SettingsError (decision 34)."""
+        ...
+
+    def describe(self, settings: S) -> str:
+        """The line that start-up logs: ``operating mode: cu``."""
+        ...
+
+    def vocabulary(self) -> Vocabulary:
+        """Annotation keys of this vendor in the HAMi protocol."""
+        ...
+
+    def discover(self, host: Host, settings: S, previous: Inv | None) -> Inv:
+        """What the node has now. Never raises for a broken device: that goes to `skipped`."""
+        ...
+
+    def notices(self, inventory: Inv, settings: S) -> tuple[str, ...]:
+        """Warnings to log once each."""
+        ...
+
+    def registration(self, inventory: Inv, settings: S, now: float) -> NodePatch:
+        """Annotations set and removed, capacity."""
+        ...
+
+    def offers(self, inventory: Inv, settings: S) -> Mapping[str, Offer]:
+        """Resource name → its devices. Empty: nothing is announced to kubelet."""
+        ...
+
+    def prefer(self, inventory: Inv, settings: S, query: PreferenceQuery) -> tuple[str, ...]:
+        """Best device ids for a request; raises ValueError on a bad one (decision 26)."""
+        ...
+
+    def needs(self, inventory: Inv, settings: S, claim: Claim) -> tuple[FactRequest, ...]:
+        """Facts to gather before `allocate`."""
+        ...
+
+    def allocate(
+        self,
+        inventory: Inv,
+        settings: S,
+        claim: Claim,
+        pods: Sequence[Pod],
+        facts: Mapping[FactRequest, Any],
+    ) -> Allocation:
+        """Edits and records for one container; raises Refused."""
+        ...
+
+    def report(self, host: Host, inventory: Inv, settings: S) -> Mapping[str, Any]:
+        """The `-dry_run` object: ``schema``, ``vendor``, ``mode``, ``registration``, …"""
+        ...

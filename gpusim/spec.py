@@ -1,0 +1,92 @@
+"""The description of a node: what cannot follow from rules, as frozen values.
+
+`fixture` reads and writes it as YAML; `machine` builds a node from it. Defaults are kfd.md 2's.
+Addresses are lower-case ``dddd:bb:dd.f``; sizes are bytes; bitmaps are ints, bit k = CU k present.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Cpus:
+    """The host's NUMA nodes that have CPUs."""
+
+    vendor: str = "amd"
+    """``amd`` or ``intel``: decides the CPU-CPU link type and default distance."""
+    nodes: int = 2
+    threads_per_node: int = 96
+    first_apic_ids: tuple[int, ...] = (0, 128)
+    """APIC id of the first CPU of each node; continued with the last step when shorter."""
+    distance: int | tuple[tuple[int, ...], ...] = 32
+    """NUMA distance between any two nodes, or the full matrix."""
+    max_mhz: int = 2400
+    bytes_per_node: tuple[int, ...] = (1 << 40,)
+    """Managed memory of each node; the last value repeats."""
+    dmi_width: int = 64
+    dmi_mhz: int = 5600
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpec:
+    """One PCI GPU, in probe order."""
+
+    product: str
+    """Key of `gpusim.amd.products.PRODUCTS`, for instance ``MI355X``."""
+    bdf: str
+    numa: int | None = 0
+    """-1 when firmware does not say; None when the kernel has no numa_node file."""
+    unique_id: int | None = None
+    """None: made from the seed; 0: the file is absent."""
+    hive_id: int | None = None
+    """None: made from the seed, one hive for all GPUs of an xGMI product; 0: no hive."""
+    mode: str = "SPX"
+    boot_mode: str | None = None
+    """Mode when the driver loaded, if switched since; None = `mode`."""
+    nps: int = 1
+    bound: str | None = "amdgpu"
+    """Driver that holds the device, or None."""
+    subsystem: tuple[int, int] | None = None
+    """Subsystem vendor and device; None: 0x1002 and the product's."""
+    fw_version: int | None = None
+    sdma_fw_version: int | None = None
+    vram_bytes: int | None = None
+    """mem_info_vram_total; None: the product's."""
+    gtt_bytes: int | None = None
+    vram_used: int = 300 << 20
+    xgmi_physical: int | None = None
+    fused: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """XCC → bitmap per shader array, where it differs from the product's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One node."""
+
+    name: str
+    kernel: str
+    """``6.8.0-136-generic``: DRM core and cgroup behaviour follow it."""
+    driver: str = "in-tree"
+    """``in-tree`` or ``dkms-6.14.14``: amdgpu, KFD and XCP behaviour follow it."""
+    gpus: tuple[GpuSpec, ...] = ()
+    cpus: Cpus = Cpus()
+    bmc: bool = False
+    """An ASPEED display that takes card0."""
+    kfd_partitions: str = "listed"
+    """``listed``, ``hidden`` or ``truncated`` (decision 5)."""
+    seed: int = 1
+    pcie_generation: int = 5
+    large_bar: bool = True
+    p2p: bool = True
+    """CONFIG_HSA_AMD_P2P."""
+    platform_oem: int = 0
+    platform_id: int = 0
+    platform_rev: int = 2
+    minors_per_type: int | None = None
+    """64 forces the old DRM limit; None: by kernel."""
+    cgroup_driver: str = "systemd"
+    """``systemd`` makes kubepods.slice, ``cgroupfs`` makes kubepods."""
+    dmem_regions: bool | None = None
+    """Whether amdgpu registers its VRAM; None: by driver and kernel."""
