@@ -9,6 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpusim.errors import GpusimError
+
+
+class SpecError(GpusimError):
+    """A node that cannot exist: where in the description, and why.
+
+    Attributes:
+        path: the value at fault, ``gpus[3].mode``.
+        why: one sentence for a person.
+    """
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+        self.why = why
+
 
 @dataclass(frozen=True, slots=True)
 class Cpus:
@@ -62,6 +78,21 @@ class GpuSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class CardSpec:
+    """A display device of another driver: it takes DRM minors and a place on the bus, nothing more."""
+
+    driver: str
+    """``ast``, ``i915``, ``nvidia``, …"""
+    bdf: str
+    vendor: int
+    device: int
+    render: bool = True
+    """Whether it has a render node; a BMC has none."""
+    before: int = 0
+    """How many of the node's GPUs probe before it."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSpec:
     """One node."""
 
@@ -74,6 +105,8 @@ class NodeSpec:
     cpus: Cpus = Cpus()
     bmc: bool = False
     """An ASPEED display that takes card0."""
+    cards: tuple[CardSpec, ...] = ()
+    """Other vendors' displays, in probe order."""
     kfd_partitions: str = "listed"
     """``listed``, ``hidden`` or ``truncated`` (decision 5)."""
     seed: int = 1

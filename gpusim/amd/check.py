@@ -1,0 +1,129 @@
+"""Which described nodes can exist: every refusal says where and why.
+
+`Machine` and the fixture loader ask the same question, so an impossible node is refused wherever it
+comes from. What is merely unlucky (a tenth GPU that finds no platform device) is a possible node.
+
+Sources: kernel.md 2.1-2.4 (modes, memory modes), kfd.md 2 (what a fixture may say).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from gpusim.amd.partition import MODES, firmware_nps, hardware_has, memory_allows
+from gpusim.amd.products import PRODUCTS, Product
+from gpusim.kernel import Behaviour, behaviour
+from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, SpecError
+
+_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+
+
+def check(spec: NodeSpec) -> None:
+    """Refuse a node that cannot exist.
+
+    Raises:
+        SpecError: the first impossible value, in the order of the description.
+    """
+    try:
+        rules = behaviour(spec.kernel, spec.driver)
+    except ValueError as error:
+        raise SpecError("kernel", str(error)) from error
+    _one_of("kfd_partitions", spec.kfd_partitions, ("listed", "hidden", "truncated"))
+    _one_of("cgroup_driver", spec.cgroup_driver, ("systemd", "cgroupfs"))
+    if spec.minors_per_type not in (None, 64):
+        raise SpecError("minors_per_type", f"the DRM core has 64 minors per type or no limit, not {spec.minors_per_type}")
+    if not 1 <= spec.pcie_generation <= 5:
+        raise SpecError("pcie_generation", f"KFD knows link generations 1 to 5, not {spec.pcie_generation}")
+    _check_cpus(spec.cpus)
+    for index, gpu in enumerate(spec.gpus):
+        _check_gpu(f"gpus[{index}]", gpu, spec, rules)
+    for index, card in enumerate(spec.cards):
+        _check_card(f"cards[{index}]", card, len(spec.gpus))
+    _check_addresses(spec)
+
+
+def _one_of(path: str, value: str, allowed: Iterable[str]) -> None:
+    if value not in (names := tuple(allowed)):
+        raise SpecError(path, f"{value!r} is none of {', '.join(names)}")
+
+
+def _check_cpus(cpus: Cpus) -> None:
+    _one_of("cpus.vendor", cpus.vendor, ("amd", "intel"))
+    if cpus.nodes < 1:
+        raise SpecError("cpus.nodes", "a host has at least one NUMA node")
+    if not cpus.first_apic_ids:
+        raise SpecError("cpus.first_apic_ids", "the first node's first APIC id is needed")
+    if not cpus.bytes_per_node or min(cpus.bytes_per_node) <= 0:
+        raise SpecError("cpus.bytes_per_node", "every node has memory")
+    matrix = cpus.distance
+    if not isinstance(matrix, int) and {len(matrix), *map(len, matrix)} != {cpus.nodes}:
+        raise SpecError("cpus.distance", f"a matrix of {cpus.nodes} rows and columns is needed")
+
+
+def _check_gpu(path: str, gpu: GpuSpec, spec: NodeSpec, rules: Behaviour) -> None:
+    product = PRODUCTS.get(gpu.product)
+    if product is None:
+        raise SpecError(f"{path}.product", f"{gpu.product!r} is none of {', '.join(sorted(PRODUCTS))}")
+    if gpu.numa is not None and not -1 <= gpu.numa < spec.cpus.nodes:
+        raise SpecError(f"{path}.numa", f"the host has NUMA nodes 0 to {spec.cpus.nodes - 1}, not {gpu.numa}")
+    for name, value in (("unique_id", gpu.unique_id), ("hive_id", gpu.hive_id)):
+        if value is not None and not 0 <= value < 1 << 64:
+            raise SpecError(f"{path}.{name}", "an unsigned 64-bit number is needed")
+    _one_of(f"{path}.bound", gpu.bound or "amdgpu", ("amdgpu", "vfio-pci"))
+    _check_modes(path, gpu, product, rules)
+    _check_fused(path, gpu, product)
+    if gpu.vram_bytes is not None and gpu.vram_bytes <= 0:
+        raise SpecError(f"{path}.vram_bytes", "memory has a size")
+    total = gpu.vram_bytes or product.vram_bytes
+    if gpu.vram_used < 0 or (total and gpu.vram_used > total):
+        raise SpecError(f"{path}.vram_used", f"between 0 and the GPU's {total} bytes, not {gpu.vram_used}")
+
+
+def _check_modes(path: str, gpu: GpuSpec, product: Product, rules: Behaviour) -> None:
+    offered = firmware_nps(product)
+    if gpu.nps not in offered:
+        names = ", ".join(f"NPS{n}" for n in offered)
+        raise SpecError(f"{path}.nps", f"{product.name} has {names}, not NPS{gpu.nps}")
+    for name, mode in (("mode", gpu.mode), ("boot_mode", gpu.boot_mode or gpu.mode)):
+        where = f"{path}.{name}"
+        _one_of(where, mode, MODES)
+        if not product.partitionable:
+            if mode != "SPX":
+                raise SpecError(where, f"{product.name} cannot be partitioned")
+            continue
+        if not hardware_has(mode, product.xccs):
+            raise SpecError(where, f"{mode} does not exist on the {product.xccs} XCCs of {product.name}")
+        if not memory_allows(mode, gpu.nps, product.xccs, rules.mode_rules, vf=product.vf):
+            raise SpecError(where, f"{mode} is not legal while memory is in NPS{gpu.nps}")
+
+
+def _check_fused(path: str, gpu: GpuSpec, product: Product) -> None:
+    for xcc, bitmaps in gpu.fused.items():
+        where = f"{path}.fused[{xcc}]"
+        if not 0 <= xcc < product.xccs:
+            raise SpecError(where, f"{product.name} has XCCs 0 to {product.xccs - 1}")
+        arrays = product.engines * product.arrays
+        if len(bitmaps) != arrays:
+            raise SpecError(where, f"an XCC has {arrays} shader arrays, not {len(bitmaps)}")
+        if any(not 0 <= bitmap < 1 << product.cus_per_array for bitmap in bitmaps):
+            raise SpecError(where, f"an array has {product.cus_per_array} CUs")
+
+
+def _check_card(path: str, card: CardSpec, gpus: int) -> None:
+    if not 0 <= card.before <= gpus:
+        raise SpecError(f"{path}.before", f"the node has {gpus} GPUs")
+    if card.driver == "amdgpu":
+        raise SpecError(f"{path}.driver", "a GPU of amdgpu belongs among gpus")
+
+
+def _check_addresses(spec: NodeSpec) -> None:
+    taken: dict[str, str] = {}
+    devices = [(f"gpus[{i}].bdf", g.bdf) for i, g in enumerate(spec.gpus)]
+    devices += [(f"cards[{i}].bdf", c.bdf) for i, c in enumerate(spec.cards)]
+    for path, bdf in devices:
+        if not _BDF.fullmatch(bdf):
+            raise SpecError(path, f"{bdf!r} is no PCI address of the form 0000:05:00.0")
+        if bdf in taken:
+            raise SpecError(path, f"{bdf} is already the address of {taken[bdf]}")
+        taken[bdf] = path.removesuffix(".bdf")
