@@ -1,0 +1,135 @@
+"""What the protocol looks at in the JSON bodies of pods and nodes, and nothing else of them.
+
+A list of 250 pods is read on every Allocate: msgspec picks the named fields out of the raw body and
+skips the rest, where the client's typed models would build all of it (176 ms and 105 MiB;
+libraries.md, "What they really do"). Field names are those of the Kubernetes core/v1 objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from devplugin.hami import Node, Pod
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    annotations: dict[str, str] | None = None
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+
+
+class _Container(msgspec.Struct):
+    name: str
+    image: str = ""
+
+
+class _PodSpec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+
+
+class _PodStatus(msgspec.Struct, rename="camel"):
+    phase: str = ""
+    qos_class: str = ""
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+
+class _PodList(msgspec.Struct):
+    items: list[_Pod] | None = None
+
+
+class _NodeStatus(msgspec.Struct):
+    capacity: dict[str, str] | None = None
+    allocatable: dict[str, str] | None = None
+
+
+class _Node(msgspec.Struct):
+    metadata: _Meta
+    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
+
+
+class _Status(msgspec.Struct):
+    message: str = ""
+
+
+_pod = msgspec.json.Decoder(_Pod)
+_pods = msgspec.json.Decoder(_PodList)
+_node = msgspec.json.Decoder(_Node)
+_status = msgspec.json.Decoder(_Status)
+
+
+def _to_pod(raw: _Pod) -> Pod:
+    meta = raw.metadata
+    containers = raw.spec.containers or []
+    init = raw.spec.init_containers or []
+    return Pod(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        node=raw.spec.node_name,
+        phase=raw.status.phase,
+        annotations=meta.annotations or {},
+        qos=raw.status.qos_class,
+        containers=tuple(c.name for c in containers),
+        init_containers=tuple(c.name for c in init),
+        images={c.name: c.image for c in (*init, *containers)},
+        resource_version=meta.resource_version,
+        deleting=meta.deletion_timestamp is not None,
+    )
+
+
+def read_pod(body: bytes) -> Pod:
+    """A pod from its JSON body; raises msgspec.ValidationError or DecodeError."""
+    return _to_pod(_pod.decode(body))
+
+
+def read_pods(body: bytes) -> tuple[Pod, ...]:
+    """The pods of a list from its JSON body, as `read_pod`."""
+    return tuple(_to_pod(raw) for raw in _pods.decode(body).items or ())
+
+
+def read_node(body: bytes) -> Node:
+    """A node from its JSON body, as `read_pod`."""
+    raw = _node.decode(body)
+    return Node(
+        name=raw.metadata.name,
+        uid=raw.metadata.uid,
+        annotations=raw.metadata.annotations or {},
+        capacity=raw.status.capacity or {},
+        allocatable=raw.status.allocatable or {},
+        resource_version=raw.metadata.resource_version,
+    )
+
+
+def read_message(body: bytes) -> str:
+    """The server's own words in a Status body; the beginning of the body when it is none."""
+    try:
+        return _status.decode(body).message
+    except msgspec.MsgspecError:
+        return body[:200].decode("utf-8", "replace").strip()
+
+
+def annotations_patch(annotations: Mapping[str, str | None], resource_version: str | None) -> bytes:
+    """Merge patch that sets annotations, removes those that are None, and names the version it is for."""
+    meta: dict[str, Any] = {"annotations": dict(annotations)}
+    if resource_version is not None:
+        meta["resourceVersion"] = resource_version
+    return msgspec.json.encode({"metadata": meta})
+
+
+def capacity_patch(capacity: Mapping[str, int | None]) -> bytes:
+    """Merge patch for a node's status; quantities are strings there."""
+    amounts = {key: None if value is None else str(value) for key, value in capacity.items()}
+    return msgspec.json.encode({"status": {"capacity": amounts, "allocatable": amounts}})
