@@ -11,9 +11,9 @@ class GpusimError(Exception):
     """Root of the simulator's own errors; the text says what, where and what to do."""
 
 
-class NoServer(GpusimError):
+class NoServerError(GpusimError):
     """Nobody listens on the socket a `RemoteMachine` was pointed at."""
 
 
-class SocketInUse(GpusimError):
+class SocketInUseError(GpusimError):
     """Another live server owns the socket path that `serve` was asked to use."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
+from types import MappingProxyType
 from typing import Protocol
 
 PAGE = 4096
@@ -203,7 +204,13 @@ class Dir(Node):
     kind = Kind.DIRECTORY
 
     def __init__(
-        self, entries: Entries = (), *, mode: int = 0o755, writable: bool = False, uid: int = 0, gid: int = 0
+        self,
+        entries: Entries = MappingProxyType({}),
+        *,
+        mode: int = 0o755,
+        writable: bool = False,
+        uid: int = 0,
+        gid: int = 0,
     ) -> None:
         self._entries = entries if callable(entries) else None
         self._kids: dict[str, Node] | None = None if callable(entries) else dict(entries)
@@ -213,7 +220,7 @@ class Dir(Node):
         self.gid = gid
 
     def kids(self) -> dict[str, Node]:
-        """Name → node, made now if nobody looked before. Not to be changed by the caller: use `add`, `drop`."""
+        """Name → node, made now if nobody looked before; changed by `add` and `drop` only."""
         kids = self._kids
         if kids is None:
             assert self._entries is not None

@@ -78,7 +78,7 @@ def _rule(line: str) -> DeviceRule:
         major, minor = number.split(":")
         rule = DeviceRule(_number(major), _number(minor), access)
     except ValueError:
-        raise GpusimError(f"device rule {line!r}: expected 'c MAJOR:MINOR rwm' with * for any number") from None
+        raise GpusimError(f"device rule {line!r}: expected 'c MAJOR:MINOR rwm', * for any number") from None
     if kind != "c" or not access or set(access) - set("rwm"):
         raise GpusimError(f"device rule {line!r}: expected type c and access letters of rwm")
     return rule

@@ -1,0 +1,216 @@
+"""Where a path leads: links, ``..``, search permission, and the errno of a lookup that fails.
+
+After Linux ``fs/namei.c`` (link_path_walk, step_into, filename_parentat). A resolved path is remembered
+until any name anywhere moves (`gpusim.nodes.GENERATION`): that makes a read cost a dictionary look-up.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+
+from gpusim.nodes import GENERATION, ROOT, Caller, Dir, Link, Node
+
+MAX_LINKS = 40
+"""MAXSYMLINKS of include/linux/namei.h: the 41st link of one walk is ELOOP."""
+PATH_MAX = 4096
+"""Bytes of a path with its NUL."""
+NAME_MAX = 255
+"""Bytes of one name on tmpfs; kernfs has no limit and answers ENOENT."""
+REMEMBERED = 50_000
+"""Paths kept before the memory is emptied: a GPU node has about 9,000, but spellings are endless."""
+READ, WRITE, SEARCH = 4, 2, 1
+"""Permission bits, as in a mode's last digit."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a walk ended: the directories from the root down, their names, and the node itself."""
+
+    dirs: list[Dir]
+    names: list[str]
+    node: Node
+
+    @property
+    def path(self) -> str:
+        """Canonical."""
+        return "/" + "/".join(self.names)
+
+
+@dataclass(slots=True)
+class Spot:
+    """A name to be made or removed: its directory, that directory's path, and how the name was written."""
+
+    directory: Dir
+    where: str
+    name: str
+    slash: bool
+
+    @property
+    def path(self) -> str:
+        """Canonical path of the name, there or not."""
+        return f"{self.where.rstrip('/')}/{self.name}"
+
+    @property
+    def special(self) -> bool:
+        """The path ended in ``/``, ``.`` or ``..`` and nothing else."""
+        return self.name in ("", ".", "..")
+
+
+def fail(code: int, path: str) -> OSError:
+    """The OSError of an errno, with the path as filename."""
+    return OSError(code, os.strerror(code), path)
+
+
+def permits(node: Node, caller: Caller, want: int) -> bool:
+    """Mode bits for the caller; root may always (CAP_DAC_OVERRIDE: nothing here is executed)."""
+    if caller.uid == 0:
+        return True
+    if node.uid == caller.uid:
+        bits = node.mode >> 6
+    elif node.gid in caller.gids:
+        bits = node.mode >> 3
+    else:
+        bits = node.mode
+    return bits & want == want
+
+
+class Walk:
+    """Looks paths up below one root directory."""
+
+    def __init__(self, root: Dir) -> None:
+        self.root = root
+        self._generation = GENERATION[0]
+        self._known: dict[str, Node] = {}
+        # The subset whose directories everybody may search: only these are remembered for non-root callers.
+        self._plain: dict[str, Node] = {}
+
+    def find(self, path: str, caller: Caller) -> Node:
+        """The node a path leads to, links followed. ENOENT, ENOTDIR, ELOOP, EACCES, ENAMETOOLONG."""
+        if self._generation != GENERATION[0] or len(self._known) > REMEMBERED:
+            self._generation = GENERATION[0]
+            self._known, self._plain = {}, {}
+        node = (self._plain if caller.uid else self._known).get(path)
+        return self._learn(path, caller) if node is None else node
+
+    def find_last(self, path: str, caller: Caller) -> Node:
+        """The same without following a link that the path itself names."""
+        if not caller.uid and len(path) < PATH_MAX // 4:
+            head, _, name = path.rpartition("/")
+            try:
+                parent = self.find(head, ROOT) if head else self.root
+            except OSError:
+                parent = None  # `place` below says why, of the whole path
+            if isinstance(parent, Dir) and (node := parent.kids().get(name)) is not None:
+                return node
+        return self.place(path, caller, follow=False).node
+
+    def spot(self, path: str, caller: Caller) -> Spot:
+        """Walk to the directory of the last name, which need not exist (LOOKUP_PARENT)."""
+        _check(path, path)
+        body = path.rstrip("/")
+        head, _, name = body.rpartition("/")
+        place = self.place(f"{head}/", caller, asked=path)
+        directory = place.dirs[-1]
+        _search(directory, caller, path)
+        return Spot(directory, place.path, name, slash=len(body) < len(path))
+
+    def _learn(self, path: str, caller: Caller) -> Node:
+        """Look a path up from the longest remembered beginning, and remember every step.
+
+        Whatever is not plain (``.``, ``..``, a missing name, a closed directory) is left to `place`, which
+        knows the errno.
+        """
+        known = self._plain if caller.uid else self._known
+        head, rest = path, []
+        node: Node | None = None
+        if len(path) < PATH_MAX // 4:  # shorter than PATH_MAX in any encoding
+            while node is None:
+                head, _, name = head.rpartition("/")
+                if name in ("", ".", ".."):
+                    return self.place(path, caller).node
+                rest.append(name)
+                node = known.get(head) if head else self.root
+        while rest and isinstance(node, Dir) and (not caller.uid or node.mode & 0o111 == 0o111):
+            name = rest.pop()
+            node = node.kids().get(name)
+            head = f"{head}/{name}" if head or path[0] == "/" else name
+            if isinstance(node, Link):
+                node = self.place(head, caller, asked=path).node
+                if caller.uid:
+                    break  # the link may lead through closed directories: not to be remembered
+            if node is None:
+                break
+            known[head] = node
+        return self.place(path, caller).node if rest or node is None else node
+
+    def place(self, path: str, caller: Caller, *, follow: bool = True, asked: str | None = None) -> Place:
+        """The whole walk: links, ``..``, search permission, and the right errno.
+
+        Args:
+            path: what to look up.
+            caller: who asks.
+            follow: whether a link that is the last component is followed.
+            asked: the filename for errors; default `path`.
+        """
+        asked = path if asked is None else asked
+        _check(path, asked)
+        dirs = [self.root]
+        names: list[str] = []
+        links = 0
+        todo = path.split("/")
+        todo.reverse()
+        while todo:
+            name = todo.pop()
+            if not name:
+                continue  # "//", or a trailing slash: a non-directory was refused before it got here
+            directory = dirs[-1]
+            _search(directory, caller, asked)
+            if name == ".":
+                continue
+            if name == "..":
+                if names:
+                    names.pop()
+                    dirs.pop()
+                continue
+            node = directory.kids().get(name)
+            if node is None:
+                long = directory.writable and len(os.fsencode(name)) > NAME_MAX
+                raise fail(errno.ENAMETOOLONG if long else errno.ENOENT, asked)
+            if isinstance(node, Link) and (follow or todo):
+                links += 1
+                if links > MAX_LINKS:
+                    raise fail(errno.ELOOP, asked)
+                if node.target.startswith("/"):
+                    dirs, names = [self.root], []
+                todo.extend(reversed(node.target.split("/")))
+            elif isinstance(node, Dir):
+                dirs.append(node)
+                names.append(name)
+            elif todo:
+                raise fail(errno.ENOTDIR, asked)
+            else:
+                return Place(dirs, [*names, name], node)
+        return Place(dirs, names, dirs[-1])
+
+
+def _search(directory: Dir, caller: Caller, asked: str) -> None:
+    if caller.uid and not permits(directory, caller, SEARCH):
+        raise fail(errno.EACCES, asked)
+
+
+def _check(path: str, asked: str) -> None:
+    """What getname() refuses before any lookup."""
+    if "\0" in path:
+        raise ValueError("embedded null byte in path")
+    if not path:
+        raise fail(errno.ENOENT, asked)
+    if len(os.fsencode(path)) >= PATH_MAX:
+        raise fail(errno.ENAMETOOLONG, asked)
+
+
+def measure(spot: Spot, path: str) -> None:
+    """ENAMETOOLONG for a name that tmpfs could not hold."""
+    if spot.directory.writable and len(os.fsencode(spot.name)) > NAME_MAX:
+        raise fail(errno.ENAMETOOLONG, path)
