@@ -1,43 +1,44 @@
 """Kernel and driver releases as two axes, and what each does differently: one table of rows with sources.
 
-DRM core and the cgroup core follow the running kernel; amdgpu, amdkfd, amdxcp and TTM follow the driver, which is the
-kernel's own or an out-of-tree DKMS package (kernel.md 0). Nothing else in the simulator asks for a version: a view asks
-the `Behaviour`. Tags: ``cap`` read from a capture, ``src`` read in source, ``inf`` inferred. A boundary that no source
-proves has the tag ``inf`` even where the behaviour itself is well known.
+DRM core and the cgroup core follow the running kernel; amdgpu, amdkfd, amdxcp and TTM follow the driver,
+which is the kernel's own or an out-of-tree DKMS package (kernel.md 0). Nothing else in the simulator asks
+for a version: a view asks the `Behaviour`. Tags: ``cap`` read from a capture, ``src`` read in source,
+``inf`` inferred. A boundary that no source proves is ``inf`` even where the behaviour itself is well known.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from gpusim.errors import GpusimError
 
 Version = tuple[int, ...]
 
-_KERNEL = re.compile(r"(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3}))?(?:-(\d{1,6}))?(?:[-.+~][0-9A-Za-z][0-9A-Za-z.+~_-]*)?")
+_KERNEL = re.compile(
+    r"(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3}))?(?:-(\d{1,6}))?(?:[-.+~][0-9A-Za-z][0-9A-Za-z.+~_-]*)?"
+)
 _DKMS = re.compile(r"dkms-(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3}))?")
 
 
-class UnknownRelease(GpusimError):
+class UnknownReleaseError(GpusimError, ValueError):
     """A kernel or driver release that cannot be parsed or that no row describes."""
 
 
 def parse_kernel(text: str) -> Version:
     """``6.8.0-136-generic`` → (6, 8, 0, 136); a part that is not there is 0.
 
-    The fourth number is the distribution's ABI number, by which Ubuntu tells its updates of one release apart.
+    The fourth number is the distribution's ABI number, which tells Ubuntu's updates of a release apart.
 
     Raises:
-        UnknownRelease: text is no kernel release.
+        UnknownReleaseError: text is no kernel release.
     """
     match = _KERNEL.fullmatch(text)
     if match is None:
-        raise UnknownRelease(f"kernel {text!r}: not a release such as 6.8.0-136-generic or 6.14")
+        raise UnknownReleaseError(f"kernel {text!r}: not a release such as 6.8.0-136-generic or 6.14")
     return tuple(int(part or 0) for part in match.groups())
 
 
@@ -45,31 +46,36 @@ def parse_driver(text: str) -> Version | None:
     """``dkms-6.14.14`` → (6, 14, 14); ``in-tree`` → None.
 
     Raises:
-        UnknownRelease: text is neither.
+        UnknownReleaseError: text is neither.
     """
     if text == "in-tree":
         return None
     match = _DKMS.fullmatch(text)
     if match is None:
-        raise UnknownRelease(f"driver {text!r}: neither in-tree nor dkms-A.B.C")
+        raise UnknownReleaseError(f"driver {text!r}: neither in-tree nor dkms-A.B.C")
     return tuple(int(part or 0) for part in match.groups())
+
+
+MODES = ("SPX", "DPX", "TPX", "QPX", "CPX")
+"""Compute modes in the order the driver tests and prints them."""
 
 
 @dataclass(frozen=True, slots=True)
 class NpsRule:
     """Which memory partition numbers a compute mode accepts (kernel.md 2.3, one column)."""
 
-    by_mode: Mapping[str, frozenset[int]]
+    by_mode: tuple[frozenset[int], ...]
+    """In the order of `MODES`."""
     cpx_divides: bool = False
     """CPX accepts every number that divides the XCC count."""
     cpx_vf: frozenset[int] = frozenset()
     """Further numbers CPX accepts on a VF."""
 
     def allows(self, mode: str, nps: int, xccs: int, *, vf: bool = False) -> bool:
-        """Whether ``mode`` is legal with ``nps`` memory partitions on a GPU of ``xccs`` XCCs."""
+        """Whether `mode` is legal with `nps` memory partitions on a GPU of `xccs` XCCs."""
         if mode == "CPX" and ((self.cpx_divides and xccs % nps == 0) or (vf and nps in self.cpx_vf)):
             return True
-        return nps in self.by_mode[mode]
+        return nps in self.by_mode[MODES.index(mode)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +113,10 @@ class Behaviour:
     partition_config: bool
     """compute_partition_config/ exists."""
     memory_partition: str
-    """``read-only``: current file only, 0444; ``fixed``: NPS1 and NPS4 of GC 9.4.3 only; ``firmware``: the product's list."""
+    """``read-only``: current file only, 0444; ``fixed``: NPS1 and NPS4 of GC 9.4.3 only; ``firmware``: the
+    product's list."""
     nps_rule: NpsRule
+    """Which compute modes are legal under which NPS."""
     auto_half: str
     """Automatic compute mode when NPS = XCCs / 2."""
     busy_rule: str
@@ -139,8 +147,8 @@ class Behaviour:
     kfd_gfx950_l3_by_nps: bool
     """The L3 size of gfx950 is divided by the NPS number, as that of gfx942 always is."""
     kfd_unique_id: str
-    """``shared``: all partitions print the GPU's; ``xcd``: each prints its first XCC's id, in SPX too; ``xcd-but-spx``: in
-    SPX the GPU's."""
+    """``shared``: all partitions print the GPU's; ``xcd``: each prints its first XCC's id, in SPX too;
+    ``xcd-but-spx``: in SPX the GPU's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +196,15 @@ def _holds(step: Step, kernel: Version, dkms: Version | None) -> bool:
     )
 
 
-def _modes(spx: set[int], dpx: set[int], tpx: set[int], qpx: set[int], cpx: set[int]) -> Mapping[str, frozenset[int]]:
-    return MappingProxyType(
-        {name: frozenset(nps) for name, nps in zip(("SPX", "DPX", "TPX", "QPX", "CPX"), (spx, dpx, tpx, qpx, cpx), strict=True)}
-    )
+def _rule(*by_mode: set[int], cpx_divides: bool = False, cpx_vf: frozenset[int] = frozenset()) -> NpsRule:
+    return NpsRule(tuple(frozenset(nps) for nps in by_mode), cpx_divides, cpx_vf)
 
 
-_NPS_68 = NpsRule(_modes({1}, {1, 2, 3, 4, 6}, {1, 3}, {1, 4}, {1, 4}))
-_NPS_612 = NpsRule(_modes({1}, {1, 2}, {1, 3}, {1, 4}, {1, 4}))
-_NPS_616 = NpsRule(_modes({1}, {1, 2}, {1, 4}, {1, 4}, {1, 4}), cpx_vf=frozenset({2}))
-_NPS_DKMS = NpsRule(_modes({1}, {1, 2}, {1, 3}, {1, 4}, set()), cpx_divides=True)
+# Columns of kernel.md 2.3: SPX, DPX, TPX, QPX, CPX.
+_NPS_68 = _rule({1}, {1, 2, 3, 4, 6}, {1, 3}, {1, 4}, {1, 4})
+_NPS_612 = _rule({1}, {1, 2}, {1, 3}, {1, 4}, {1, 4})
+_NPS_616 = _rule({1}, {1, 2}, {1, 4}, {1, 4}, {1, 4}, cpx_vf=frozenset({2}))
+_NPS_DKMS = _rule({1}, {1, 2}, {1, 3}, {1, 4}, set(), cpx_divides=True)
 
 ROWS: tuple[Row, ...] = (
     Row(
@@ -218,15 +225,30 @@ ROWS: tuple[Row, ...] = (
                 kernel=(6, 8, 0, 106),
                 before=(6, 8, 1),
             ),
-            Step(True, "inf", "kernel.md 2.6: in 6.12-rc1 and in the 6.10 and 6.11 stable lists", kernel=(6, 10)),
+            Step(
+                True,
+                "inf",
+                "kernel.md 2.6: in 6.12-rc1 and in the 6.10 and 6.11 stable lists",
+                kernel=(6, 10),
+            ),
         ),
     ),
     Row(
         "control_links",
         (
             Step(True, "cap", "kernel.md 2.6: mi300a-4apu-spx (in-tree, dot names)"),
-            Step(False, "inf", "kernel.md 2.6 says some in-tree kernels; none in captures of DKMS", in_tree=None),
-            Step(False, "inf", "kernel.md 2.6: upper bound not known, taken with the dot names", in_tree=(6, 10)),
+            Step(
+                False,
+                "inf",
+                "kernel.md 2.6 says some in-tree kernels; none in captures of DKMS",
+                in_tree=None,
+            ),
+            Step(
+                False,
+                "inf",
+                "kernel.md 2.6: upper bound not known, taken with the dot names",
+                in_tree=(6, 10),
+            ),
         ),
     ),
     Row(
@@ -240,7 +262,13 @@ ROWS: tuple[Row, ...] = (
         "gfx950",
         (
             Step(False, "src", "kernel.md 0: GC 9.5.0 absent from 6.8 and 6.12; decision 5 (spx-6.8-intree)"),
-            Step(True, "src", "kernel.md 0: the 6.14 cycle; oldest DKMS seen with it 6.12.12", (6, 14), (6, 12, 12)),
+            Step(
+                True,
+                "src",
+                "kernel.md 0: the 6.14 cycle; oldest DKMS seen with it 6.12.12",
+                (6, 14),
+                (6, 12, 12),
+            ),
         ),
     ),
     Row(
@@ -262,35 +290,57 @@ ROWS: tuple[Row, ...] = (
         "xcp_separator",
         (
             Step(".", "cap", "kernel.md 0: I157 (6.8.0-79 in-tree), mi300a-4apu-spx"),
-            Step("_", "src", "kernel.md 0: unique names since 2024-04-30; DKMS always", in_tree=(6, 10), dkms=()),
+            Step(
+                "_",
+                "src",
+                "kernel.md 0: unique names since 2024-04-30; DKMS always",
+                in_tree=(6, 10),
+                dkms=(),
+            ),
         ),
     ),
     Row(
         "xcp_lowest_free",
         (
             Step(False, "src", "kernel.md 2.6: running counter in 6.5 to 6.9"),
-            Step(True, "src", "kernel.md 2.6: lowest free since 6.10; DKMS as current", in_tree=(6, 10), dkms=()),
+            Step(
+                True,
+                "src",
+                "kernel.md 2.6: lowest free since 6.10; DKMS as current",
+                in_tree=(6, 10),
+                dkms=(),
+            ),
         ),
     ),
     Row(
         "xcp_freed_on_unplug",
         (
             Step(False, "src", "kernel.md 2.6: only at module exit in 6.5 to 6.11"),
-            Step(True, "inf", "kernel.md 2.6: newer free them; first release not known", in_tree=(6, 12), dkms=(6, 12)),
+            Step(
+                True,
+                "inf",
+                "kernel.md 2.6: newer free them; first release not known",
+                in_tree=(6, 12),
+                dkms=(6, 12),
+            ),
         ),
     ),
     Row(
         "available_compute",
         (
             Step("static", "src", "kernel.md 2.2: 6.5 to 6.12"),
-            Step("dynamic", "src", "kernel.md 2.2: 6.13; DKMS of that age", in_tree=(6, 13), dkms=(6, 12, 12)),
+            Step(
+                "dynamic", "src", "kernel.md 2.2: 6.13; DKMS of that age", in_tree=(6, 13), dkms=(6, 12, 12)
+            ),
         ),
     ),
     Row(
         "vf_compute_files",
         (
             Step("absent", "src", "kernel.md 2.2: 6.5 to 6.12"),
-            Step("read-only", "src", "kernel.md 2.2: 6.13 (C350VF on 7.0)", in_tree=(6, 13), dkms=(6, 12, 12)),
+            Step(
+                "read-only", "src", "kernel.md 2.2: 6.13 (C350VF on 7.0)", in_tree=(6, 13), dkms=(6, 12, 12)
+            ),
         ),
     ),
     Row(
@@ -304,7 +354,13 @@ ROWS: tuple[Row, ...] = (
         "memory_partition",
         (
             Step("read-only", "src", "kernel.md 2.4: 6.5 to 6.12"),
-            Step("fixed", "src", "kernel.md 2.4: 6.13 and 6.14 know NPS1|NPS4 of GC 9.4.3/9.4.4", in_tree=(6, 13), dkms=None),
+            Step(
+                "fixed",
+                "src",
+                "kernel.md 2.4: 6.13 and 6.14 know NPS1|NPS4 of GC 9.4.3/9.4.4",
+                in_tree=(6, 13),
+                dkms=None,
+            ),
             Step("firmware", "inf", "kernel.md 2.4: 2025 kernels", in_tree=(6, 15), dkms=None),
             Step(
                 "firmware",
@@ -319,9 +375,16 @@ ROWS: tuple[Row, ...] = (
         "nps_rule",
         (
             Step(_NPS_68, "src", "kernel.md 2.3, column 6.8"),
-            Step(_NPS_612, "inf", "kernel.md 2.3, column 6.12; first release not known", in_tree=(6, 10), dkms=None),
-            Step(_NPS_616, "inf", "kernel.md 2.3, column 6.16; first release not known", in_tree=(6, 15), dkms=None),
-            Step(_NPS_DKMS, "src", "kernel.md 2.3, column DKMS", in_tree=None),
+            Step(_NPS_612, "inf", "kernel.md 2.3, column 6.12; first release unknown", (6, 10), (6, 10)),
+            Step(_NPS_616, "inf", "kernel.md 2.3, column 6.16; first release unknown", (6, 15), None),
+            Step(
+                _NPS_616,
+                "inf",
+                "mi355x-8gpu-spx-6.8: DKMS 6.14.14 lists DPX alone for NPS2; other releases taken alike",
+                None,
+                (6, 12, 12),
+            ),
+            Step(_NPS_DKMS, "inf", "kernel.md 2.3, column DKMS; first release unknown", None, (6, 16)),
         ),
     ),
     Row(
@@ -335,7 +398,9 @@ ROWS: tuple[Row, ...] = (
         "busy_rule",
         (
             Step("machine", "src", "kernel.md 2.1"),
-            Step("device", "inf", "kernel.md 2.1: change of June 2025, about 6.17, DKMS 6.16", (6, 17), (6, 16)),
+            Step(
+                "device", "inf", "kernel.md 2.1: change of June 2025, about 6.17, DKMS 6.16", (6, 17), (6, 16)
+            ),
         ),
     ),
     Row(
@@ -364,7 +429,9 @@ ROWS: tuple[Row, ...] = (
         "kfd_gfx942_lines",
         (
             Step(False, "cap", "kfd.md 1, Caches: C308 prints 0"),
-            Step(True, "inf", "kfd.md 1, Caches: 6.12 prints them; first release not known", (6, 10), (6, 10)),
+            Step(
+                True, "inf", "kfd.md 1, Caches: 6.12 prints them; first release not known", (6, 10), (6, 10)
+            ),
         ),
     ),
     Row(
@@ -436,8 +503,16 @@ ROWS: tuple[Row, ...] = (
         "kfd_unique_id",
         (
             Step("shared", "cap", "kernel.md 1.5: to 6.17 (C300, C308); decision 5: DKMS 6.14.14"),
-            Step("xcd", "cap", "kernel.md 1.5: 6.18; DKMS 6.16.13 (FE2O3)", in_tree=(6, 18), dkms=(6, 16, 13)),
-            Step("xcd-but-spx", "src", "kernel.md 1.5: 6.18 stable of Dec 2025 and 6.19 (C350VF)", (6, 18, 2), (6, 18)),
+            Step(
+                "xcd", "cap", "kernel.md 1.5: 6.18; DKMS 6.16.13 (FE2O3)", in_tree=(6, 18), dkms=(6, 16, 13)
+            ),
+            Step(
+                "xcd-but-spx",
+                "src",
+                "kernel.md 1.5: 6.18 stable of Dec 2025 and 6.19 (C350VF)",
+                (6, 18, 2),
+                (6, 18),
+            ),
         ),
     ),
 )
@@ -453,11 +528,13 @@ def behaviour(kernel: str, driver: str) -> Behaviour:
         driver: ``in-tree`` or ``dkms-A.B.C``.
 
     Raises:
-        UnknownRelease: a release that cannot be parsed, or in-tree 6.0 to 6.4, of which no source tells.
+        UnknownReleaseError: a release that cannot be parsed, or in-tree 6.0 to 6.4, of which no source tells.
     """
     release, dkms = parse_kernel(kernel), parse_driver(driver)
     if dkms is None and (6, 0) <= release < (6, 5):
-        raise UnknownRelease(f"kernel {kernel!r}: nothing is known of amdgpu from 6.0 to 6.4; 5.x and 6.5 on are described")
+        raise UnknownReleaseError(
+            f"kernel {kernel!r}: nothing is known of amdgpu from 6.0 to 6.4; 5.x and 6.5 on are described"
+        )
     values: dict[str, Any] = {row.name: row.value(release, dkms) for row in ROWS}
     values["module_version"] = driver.removeprefix("dkms-") if values["module_version_file"] else None
     return Behaviour(kernel=kernel, driver=driver, **values)
@@ -473,4 +550,8 @@ def explain(kernel: str, driver: str) -> Iterator[tuple[str, Any, str, str]]:
 
 def row_names() -> tuple[str, ...]:
     """Fields of `Behaviour` that must have a row: all but the two releases and what is derived from a row."""
-    return tuple(f.name for f in fields(Behaviour) if f.name not in {"kernel", "driver"} and f.metadata.get("row", True))
+    return tuple(
+        f.name
+        for f in fields(Behaviour)
+        if f.name not in {"kernel", "driver"} and f.metadata.get("row", True)
+    )

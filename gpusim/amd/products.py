@@ -1,7 +1,8 @@
 """AMD products as data: one frozen row each, no behaviour but sums.
 
-Figures are those of the product table of kfd.md 2, in bold there when read from a capture. Where this file adds a
-figure the table lacks, the comment beside it says where it comes from; `inf` marks what no capture shows.
+Figures are those of the product table of kfd.md 2, in bold there when read from a capture. Where this file
+adds a figure the table lacks, the comment beside it says where it comes from; `inf` marks what no capture
+shows.
 """
 
 from __future__ import annotations
@@ -10,9 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 from types import MappingProxyType
-
-PARTITIONS: Mapping[str, int] = MappingProxyType({"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4})
-"""Partitions a mode makes of one GPU; CPX makes as many as there are XCCs."""
 
 DATA, INSTRUCTION = 9, 10
 """KFD cache types: SIMD plus data or instruction bit (kernel.md 1.6)."""
@@ -27,6 +25,9 @@ class Cap(IntFlag):
     SVM = 1 << 27
     COHERENT_HOST = 1 << 28
     DEBUG_FIRMWARE = 1 << 29
+
+
+NO_CAPS = Cap(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Product:
     sdma_fw_version: int = 0
     revision: int = 0
     """ASIC revision inside ``capability``."""
-    capability: Cap = Cap(0)
+    capability: Cap = NO_CAPS
     sdma_queue_reset: bool = False
     """Bit 0 of ``capability2``."""
     bank_is_gtt: bool = False
@@ -118,10 +119,10 @@ class Product:
 
     def partitions(self, mode: str) -> int:
         """How many partitions a compute mode makes of this GPU (decision 4)."""
-        return self.xccs if mode == "CPX" else PARTITIONS[mode]
+        return {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4, "CPX": self.xccs}[mode]
 
     def modes(self) -> tuple[str, ...]:
-        """Compute modes the silicon can do, in the kernel's order, NPS ignored (kernel.md 2.1, 2.2)."""
+        """Compute modes the silicon can do, in the driver's order, NPS ignored (kernel.md 2.1, 2.2)."""
         if not self.partitionable:
             return ("SPX",)
         rules = (
@@ -285,8 +286,8 @@ RX9070XT = Product(
     fcompute_mhz=2400,  # inf: this card's game clock, as rdna4-rx9070 shows that card's
     mem_width=256,  # inf
     mem_mhz=1258,  # rdna4-rx9070, highest pp_dpm_mclk
-    fw_version=2780,  # inf
-    sdma_fw_version=356,  # inf
+    fw_version=2780,  # invented: no capture shows this card's firmware
+    sdma_fw_version=356,  # invented, likewise
     revision=0,  # inf
     capability=Cap.SVM | Cap.DEBUG_FIRMWARE,  # inf
 )
@@ -353,7 +354,7 @@ VEGA10 = Product(
     mem_mhz=945,
     fw_version=392,
     sdma_fw_version=421,
-    capability=Cap(0),
+    capability=NO_CAPS,
     chip_name="vega10",
 )
 
