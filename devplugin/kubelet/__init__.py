@@ -1,0 +1,1 @@
+"""Towards kubelet: one server for each resource, and what keeps it registered."""
