@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusim import fixturekeys, yamlnode
+from gpusim.amd.check import check
 from gpusim.errors import GpusimError
 from gpusim.fixturekeys import CARD_KEYS, CPU_KEYS, GPU_KEYS, NODE_KEYS, PROSE, Codec, Refused, below
 from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, SpecError
@@ -117,6 +118,7 @@ def loads(text: str, *, path: str = "<text>", name: str = "node") -> NodeSpec:
     reader = _Reader()
     try:
         spec = reader.node(yamlnode.parse(text), name)
+        check(spec)
     except yamlnode.BadYaml as error:
         raise BadFixture(path, "$", error.why, error.line) from error
     except Refused as refused:

@@ -1,0 +1,1 @@
+"""Ways to hand a simulated node to tools that only know real files."""

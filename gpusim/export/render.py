@@ -1,0 +1,221 @@
+"""Writes the whole file tree of a machine into a directory, for tools that only know a real file system.
+
+The result serves as ``-root DIR`` of the device plugin. Three things cannot be carried over, and are not:
+
+* A character device becomes an **empty regular file** of the same mode. A device node on disk is looked up by
+  its number among the *host's* drivers: opening a rendered ``/dev/dri/renderD128`` would open the host's GPU,
+  and making nodes needs privileges. A reader of a rendered tree must not insist on a character device.
+* An attribute whose read fails (write-only, guarded, in reset) is left out and named in the report: a file
+  with made-up content would lie.
+* Nothing is computed any more: writing ``current_compute_partition`` there is writing a text file. Serve the
+  machine (`gpusim.serve`) for everything that must answer.
+
+Links are kept as they are; an absolute one is written relative, or it would leave the directory.
+"""
+
+# ruff: noqa: PTH - thousands of files in a row: raw calls on strings, a Path object each would cost a third more
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpusim.errors import GpusimError
+
+
+class _Kind(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class _Stat(Protocol):
+    @property
+    def kind(self) -> _Kind: ...
+    @property
+    def mode(self) -> int: ...
+
+
+class Source(Protocol):
+    """What can be rendered: a `Machine`, a view of one, or a `RemoteMachine`."""
+
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+        ...
+
+    def list(self, path: str) -> Sequence[str]:
+        """The names in a directory."""
+        ...
+
+    def readlink(self, path: str) -> str:
+        """The target of a link."""
+        ...
+
+    def stat(self, path: str, *, follow: bool = True) -> _Stat:
+        """Kind and mode."""
+        ...
+
+
+class RenderError(GpusimError):
+    """The directory cannot take a rendered tree."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What was written, and what was not."""
+
+    directories: int = 0
+    files: int = 0
+    links: int = 0
+    devices: int = 0
+    """Character devices, now empty files."""
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    """Path and errno name of every attribute that could not be read."""
+
+
+def render(machine: Source, directory: str | os.PathLike[str], *, force: bool = False) -> Report:
+    """Write every directory, file, link and device of `machine` below `directory`.
+
+    Args:
+        machine: whose tree.
+        directory: made with its parents when missing; must be empty otherwise.
+        force: replace an earlier rendering. Only names at the top that the machine has too are removed; a
+            directory that holds anything else is refused all the same.
+
+    Returns:
+        Counts, and the attributes left out.
+
+    Raises:
+        RenderError: `directory` is a file, or is not empty.
+        OSError: the disk is full, a parent cannot be written, … Nothing half-written is left, nor after
+            Ctrl-C.
+    """
+    target = os.fspath(directory)
+    tops = _names(machine, "/")
+    existed = _prepare(target, tops, force=force)
+    writer = _Writer(machine, target)
+    try:
+        if not existed:
+            os.makedirs(target)
+        writer.fill("/", tops)
+    except BaseException:
+        for name in tops:
+            _remove(f"{target}/{name}")
+        if not existed:
+            _remove(target)
+        raise
+    return writer.report
+
+
+def _prepare(target: str, tops: Sequence[str], *, force: bool) -> bool:
+    """Make sure that `target` is free; whether it exists."""
+    try:
+        present = os.listdir(target)
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        raise RenderError(f"{target}: is a file; name an empty directory or a new one") from None
+    foreign = sorted(set(present) - set(tops))
+    if present and (foreign or not force):
+        shown = ", ".join(foreign[:3] or sorted(present)[:3])
+        remedy = "name another one" if foreign else "name another one, or force to replace it"
+        raise RenderError(f"{target}: is not empty (it holds {shown}); {remedy}")
+    for name in present:
+        _remove(f"{target}/{name}")
+    return True
+
+
+class _Writer:
+    """One rendering under way."""
+
+    def __init__(self, machine: Source, target: str) -> None:
+        self.machine = machine
+        self.target = target
+        self.report = Report()
+        self.umask = _umask()
+
+    def fill(self, path: str, names: Sequence[str]) -> None:
+        """Write everything in the machine's directory `path`, which exists in the target."""
+        machine, prefix = self.machine, "" if path == "/" else path
+        for name in names:
+            inner = f"{prefix}/{name}"
+            stat = machine.stat(inner, follow=False)
+            kind = stat.kind.name
+            if kind == "DIRECTORY":
+                self.directory(inner, stat.mode)
+            elif kind == "LINK":
+                self.link(inner)
+            elif kind == "CHARACTER":
+                self.write(inner, b"", stat.mode)
+                self.report.devices += 1
+            else:
+                try:
+                    content = machine.read(inner)
+                except OSError as error:
+                    self.report.skipped.append((inner, errno.errorcode.get(error.errno or 0, "EIO")))
+                    continue
+                self.write(inner, content, stat.mode)
+                self.report.files += 1
+
+    def directory(self, path: str, mode: int) -> None:
+        """One directory with its content; its mode comes last, it may forbid writing."""
+        made = self.target + path
+        os.mkdir(made, 0o755)
+        self.report.directories += 1
+        self.fill(path, _names(self.machine, path))
+        if mode & 0o7777 != 0o755 & ~self.umask:
+            os.chmod(made, mode & 0o7777)
+
+    def link(self, path: str) -> None:
+        """One symbolic link."""
+        to = self.machine.readlink(path)
+        if to.startswith("/"):
+            to = posixpath.relpath(to, posixpath.dirname(path))
+        os.symlink(to, self.target + path)
+        self.report.links += 1
+
+    def write(self, path: str, content: bytes, mode: int) -> None:
+        """One file of exactly that mode, whatever the umask."""
+        mode &= 0o7777
+        descriptor = os.open(self.target + path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            while content:
+                content = content[os.write(descriptor, content) :]
+            if mode & self.umask:
+                os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+
+
+def _names(machine: Source, path: str) -> Sequence[str]:
+    names = machine.list(path)
+    for name in names:
+        if "/" in name or name in ("", ".", ".."):
+            raise RenderError(f"{path}: the machine lists {name!r}, which is no file name")
+    return names
+
+
+def _umask() -> int:
+    """The umask of this process, without changing it as os.umask would for every thread."""
+    with open("/proc/self/status", "rb") as status:
+        for line in status:
+            if line.startswith(b"Umask:"):
+                return int(line.split()[1], 8)
+    return 0o777
+
+
+def _remove(path: str) -> None:
+    """Remove a file, a link or a whole tree, read-only directories included; absent is fine."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        return
+    for inner, _, _ in os.walk(path):
+        os.chmod(inner, 0o700)
+    shutil.rmtree(path)
