@@ -40,7 +40,7 @@ _KERNEL = re.compile(
 _DKMS = re.compile(r"dkms-(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3}))?")
 
 
-class UnknownRelease(GpusimError):
+class UnknownRelease(GpusimError):  # noqa: N818 - says what is the matter, as the other errors do
     """A kernel or driver release that cannot be parsed or that no row describes."""
 
 
