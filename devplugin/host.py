@@ -10,6 +10,7 @@ Failures are plain `OSError` with the errno the kernel gives; nothing here inven
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -113,3 +114,8 @@ class Runner(Protocol):
     def run(self, argv: Sequence[str], *, timeout: float = 30.0, stdin: bytes = b"") -> Completed:
         """Run to completion. Raises OSError (ENOENT, EACCES) and TimeoutError."""
         ...
+
+
+def words(error: OSError) -> str:
+    """What an error says, without the path that the caller prints itself: ``ENOENT``, ``EPERM``, …"""
+    return errno.errorcode.get(error.errno or 0, str(error))

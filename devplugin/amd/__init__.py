@@ -1,0 +1,1 @@
+"""AMD GPUs: the questions of `devplugin.vendor`, one file each."""

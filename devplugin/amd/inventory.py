@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from devplugin.dmem import Usable
+
 LINK_PCIE = 2
 LINK_XGMI = 11
 
@@ -71,13 +73,25 @@ class Gpu:
     ids: tuple[str, ...]
     """Registered id of each entry of `partitions` when offered as hard devices (decision 10)."""
     xgmi_peers: tuple[str, ...] = ()
-    """BDFs one or more XGMI links away, sorted."""
+    """BDFs of the other offered GPUs that an XGMI link joins to this one, sorted."""
     healthy: bool = True
+    ways: int = 1
+    """Partitions this GPU is cut into, listed or not: the divisor of decision 7; 1 for a whole GPU."""
 
     @property
     def cus(self) -> int:
         """All CUs the listed nodes have together (decision 9)."""
         return sum(p.cus for p in self.partitions)
+
+    @property
+    def partitionable(self) -> bool:
+        """Offered hard in partition mode: it has a partition type and may change it (decision 13)."""
+        return bool(self.compute) and self.changeable
+
+    @property
+    def partition_type(self) -> str:
+        """``<compute>_<memory>``, or empty when not `partitionable` or without memory type (decision 15)."""
+        return f"{self.compute}_{self.memory}" if self.partitionable and self.memory else ""
 
     @property
     def cu_unit(self) -> int:
@@ -103,5 +117,8 @@ class Inventory:
     warnings: tuple[str, ...] = ()
     """One line each, stable between passes so that a caller logs a line once."""
     links: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    """(node, node), lower first → link type (11 XGMI, 2 PCIe, other)."""
+    """(node, node), lower first → link type (11 XGMI, 2 PCIe, other), of joined listed nodes."""
     dmem_regions: tuple[str, ...] = ()
+    """Region names as `dmem.capacity` spells them."""
+    dmem: Usable = field(default_factory=lambda: Usable(False, "not looked at"))
+    """Whether this node can limit VRAM by cgroup at all (decision 31)."""

@@ -1,6 +1,6 @@
-"""What an operator may choose for the AMD plugin, and where each value comes from.
+"""What an operator may choose for the AMD plugin, as one immutable value.
 
-Sources, weakest first: defaults, flags and environment, node annotations (amd.md 1, 13;
+`flags` resolves it from, weakest first: defaults, flags and environment, node annotations (amd.md 1, 13;
 decisions 32, 34).
 """
 
@@ -27,6 +27,6 @@ class Settings:
     dmem_backend: bool = True
     pulse: int = 0
     """Seconds between health checks; 0 is off."""
-    hook_path: str = ""
-    """HOST_HOOK_PATH: host prefix of the hook library."""
+    hook_path: str = "/usr/local"
+    """HOST_HOOK_PATH: the host directory that holds ``vgpu/libamvgpu.so``."""
     verbosity: int = 0

@@ -1,0 +1,175 @@
+"""Flags as Go's flag package takes them, and one error for what is refused.
+
+The charts pass `-split_count 2`, `-split_count=2`, `--split_count=2`, `-dmem_backend=false`, `-v 4`
+unchanged, so every daemon here takes just those forms. An unknown or unparsable flag prints the usage
+and exits 2; a value that parses and is refused is one line naming flag and value, exit 1 (decision 34,
+amd.md 1.1, libraries.md on argparse).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]{1,4})?|inf|infinity|nan)", re.I)
+
+SEVERITIES = ("INFO", "WARNING", "ERROR", "FATAL")
+
+
+class SettingsError(Exception):
+    """A choice that is understood and refused. The text is one line: name, value, what to do."""
+
+    exit_code = 1
+
+
+def go_bool(text: str) -> bool:
+    """What Go's strconv.ParseBool accepts, and nothing else."""
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise argparse.ArgumentTypeError(f"invalid boolean value {shown(text)}: use true or false")
+
+
+def go_int(text: str) -> int:
+    """A decimal integer; `1_0` and blanks, which Python's int() takes, are refused."""
+    if _INTEGER.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"invalid integer value {shown(text)}")
+    return int(text)
+
+
+def go_float(text: str) -> float:
+    """A decimal number, also `inf` and `nan`, which the owner of the flag then refuses by name."""
+    if _NUMBER.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"invalid number {shown(text)}")
+    return float(text)
+
+
+def severity(text: str) -> str:
+    """A glog severity by name or by number 0..3."""
+    name = SEVERITIES[int(text)] if text in {"0", "1", "2", "3"} else text.upper()
+    if name not in SEVERITIES:
+        raise argparse.ArgumentTypeError(f"invalid severity {shown(text)}: one of {', '.join(SEVERITIES)}")
+    return name
+
+
+def shown(text: str, limit: int = 60) -> str:
+    """A foreign text as one printable, bounded, quoted word (decision 25)."""
+    return ascii(text if len(text) <= limit else text[:limit] + "…")
+
+
+class GoParser(argparse.ArgumentParser):
+    """An `ArgumentParser` whose command line follows Go's flag package.
+
+    Flags are declared with `add_flag`. One and two dashes mean the same; a value follows `=` or, except
+    for booleans, as the next word; a bare boolean is true. There are no positional words, no
+    abbreviations and no glued values (`-v4`).
+    """
+
+    def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
+        """Make a parser that knows only `-help`."""
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} [-flag value | -flag=value]…",
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            add_help=False,
+        )
+        self.add_argument("-help", "-h", action="help", help="print this and exit")
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse Go's forms; what `parse_args` calls. Never leaves anything over."""
+        import sys  # the command line itself; tests hand in their own words
+
+        return super().parse_known_args(self._canonical(sys.argv[1:] if args is None else args), namespace)
+
+    def _canonical(self, words: Sequence[str]) -> list[str]:
+        """Every flag as one word, `-name=value`: the only form argparse then sees."""
+        known = self._option_string_actions
+        out: list[str] = []
+        rest = list(words)
+        while rest:
+            word = rest.pop(0)
+            body = word[2:] if word.startswith("--") else word[1:]
+            if not word.startswith("-") or not body or body[0] in "-=":
+                self.error(f"unexpected argument {shown(word)} (a boolean takes its value after '=')")
+            name, equals, value = body.partition("=")
+            action = known.get(f"-{name}")
+            if action is None:
+                self.error(f"flag provided but not defined: {shown('-' + name)}")
+            if action.nargs == 0:  # -help
+                out.append(f"-{name}")
+            elif equals:
+                out.append(f"-{name}={value}")
+            elif action.type is go_bool:
+                out.append(f"-{name}=true")
+            elif rest:
+                out.append(f"-{name}={rest.pop(0)}")
+            else:
+                self.error(f"flag needs an argument: -{name}")
+        return out
+
+    def error(self, message: str) -> NoReturn:
+        """Usage and the reason on stderr, exit 2, as Go's flag package does."""
+        self.exit(2, f"{self.prog}: {message}\n{self.format_usage()}run {self.prog} -help for all flags\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A flag or variable of the guide that this version knows and does not carry out yet."""
+
+    name: str
+    default: object
+
+    def check(self, value: object) -> None:
+        """Accept the default; refuse all else by name and value."""
+        if value != self.default:
+            raise SettingsError(f"{self.name}={shown(str(value))}: not yet supported, leave it out")
+
+
+def add_flag(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    name: str,
+    kind: Any,
+    default: Any,
+    text: str,
+) -> None:
+    """Declare one flag: its name without dashes, the parser of its value, default and meaning.
+
+    The help line gets the default appended, so that `-help` is a complete table.
+    """
+    plain = str(default).lower() if isinstance(default, bool) else str(default)
+    parser.add_argument(
+        f"-{name}",
+        dest=name,
+        type=kind,
+        default=default,
+        metavar={go_bool: "bool", go_int: "int", go_float: "float"}.get(kind, "text"),
+        help=f"{text} (default {plain or 'empty'})".replace("%", "%%"),
+    )
+
+
+def add_common_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that every vendor's daemon has: where the node is, kubelet, logging.
+
+    Values: `root`, `simulate`, `dry_run`, `kubelet_dir`, `v`, `logtostderr`, `stderrthreshold`.
+    """
+    node = parser.add_argument_group("the node to work on")
+    add_flag(node, "root", str, "/", "read and write every path under this directory")
+    add_flag(node, "simulate", str, "", "work on a simulated node: a fixture, or unix:SOCKET of a served one")
+    add_flag(node, "dry_run", go_bool, False, "print registration and offers as one JSON object, and exit")
+    add_flag(node, "kubelet_dir", str, "/var/lib/kubelet/device-plugins", "directory of kubelet.sock")
+    log = parser.add_argument_group("logging")
+    add_flag(log, "v", go_int, 0, "verbosity: 4 adds topology parsing, 5 annotation decoding")
+    add_flag(log, "logtostderr", go_bool, True, "write all log lines to standard error; there are no files")
+    add_flag(log, "stderrthreshold", severity, "ERROR", "lowest severity written with -logtostderr=false")
