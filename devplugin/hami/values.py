@@ -1,12 +1,18 @@
-"""The HAMi protocol between scheduler and device plugin: codec, pending pod, node lock, bind phase.
-
-Pure functions over `Pod` and `Node`, which hold just what the protocol looks at.
-"""
+"""What the HAMi protocol looks at in pods and nodes, as immutable values (ascend_ppu_hami.md D.1, D.4)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+BIND_PHASE = "hami.io/bind-phase"
+BIND_TIME = "hami.io/bind-time"
+ASSIGNED_NODE = "hami.io/vgpu-node"
+LOCK = "hami.io/mutex.lock"
+
+ALLOCATING = "allocating"
+SUCCESS = "success"
+FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,19 @@ class Pod:
     """Container name → image reference."""
     resource_version: str = ""
     deleting: bool = False
+
+    @property
+    def terminal(self) -> bool:
+        """Whether its containers have ended for good: it holds no device any more."""
+        return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def bind_phase(self) -> str:
+        """``allocating``, ``success``, ``failed``, or empty."""
+        return self.annotations.get(BIND_PHASE, "")
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +72,14 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class ContainerDevice:
-    """One device of one container as the scheduler wrote it: ``id,type,MiB,cores``."""
+    """One device of one container as the scheduler wrote it: ``id,type,MiB,cores[,slots]``."""
 
     id: str
     type: str
     memory_mib: int
     cores: int
+    slots: int = 1
+    """Kubelet slots the device takes; written only when more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +94,5 @@ class Claim:
     """Index of the served slot: for the log only (decision 16)."""
     devices: tuple[ContainerDevice, ...]
     """What the slot asks for, in annotation order; empty in the fallback."""
+    passed_over: tuple[str, ...] = ()
+    """In the fallback: why each pod that could have been meant was not (for a refusal's text)."""
