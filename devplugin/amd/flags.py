@@ -20,8 +20,6 @@ ANNOTATION_COMPUTE = "hami.io/amd-compute-partition"
 POLICIES = ("besteffort", "binpack", "spread")
 NAMINGS = ("single", "mixed")
 
-DEFAULT_HOOK_PATH = "/usr/local"
-
 _LATER = (
     Later("exclude_gpus", ""),
     Later("device_memory_scaling", 1.0),
@@ -39,8 +37,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare every flag of the guide's table, and what it means, for `-help`."""
     group = parser.add_argument_group(
         "AMD GPUs",
-        "environment: NODE_NAME, OPERATING_MODE (cu or partition, default cu), HOST_HOOK_PATH "
-        f"(default {DEFAULT_HOOK_PATH}).\n"
+        "environment: NODE_NAME (needed except with -dry_run), OPERATING_MODE (cu or partition, default cu), "
+        "HOST_HOOK_PATH (host directory of vgpu/libamvgpu.so, the memory hook; the chart gives /usr/local).\n"
         f"node annotation, read once at start and stronger than OPERATING_MODE: {ANNOTATION_MODE}.",
     )
     add_flag(group, "split_count", go_int, 0, "pods that may share one GPU; 0: 2 on gfx12 and later, else 10")
@@ -108,7 +106,7 @@ def resolve(given: SettingsInput) -> tuple[Settings, tuple[str, ...]]:
             naming=args.resource_naming_strategy,
             dmem_backend=args.dmem_backend,
             pulse=args.pulse,
-            hook_path=env.get("HOST_HOOK_PATH") or DEFAULT_HOOK_PATH,
+            hook_path=env.get("HOST_HOOK_PATH", "").rstrip("/"),
             verbosity=args.v,
         ),
         warnings,
@@ -124,9 +122,8 @@ def _check_range(args: argparse.Namespace) -> None:
             f"-allocator_policy={shown(args.allocator_policy)}: use one of {', '.join(POLICIES)}"
         )
     if args.resource_naming_strategy not in NAMINGS:
-        raise SettingsError(
-            f"-resource_naming_strategy={shown(args.resource_naming_strategy)}: use one of {', '.join(NAMINGS)}"
-        )
+        given = shown(args.resource_naming_strategy)
+        raise SettingsError(f"-resource_naming_strategy={given}: use one of {', '.join(NAMINGS)}")
     scaling = args.device_memory_scaling
     if not 0 < scaling < float("inf"):
         raise SettingsError(f"-device_memory_scaling={scaling}: must be a finite number above 0")

@@ -27,6 +27,6 @@ class Settings:
     dmem_backend: bool = True
     pulse: int = 0
     """Seconds between health checks; 0 is off."""
-    hook_path: str = "/usr/local"
-    """HOST_HOOK_PATH: the host directory that holds ``vgpu/libamvgpu.so``."""
+    hook_path: str = ""
+    """HOST_HOOK_PATH: host prefix of ``/vgpu/libamvgpu.so``, without a slash at the end."""
     verbosity: int = 0
