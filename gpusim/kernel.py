@@ -26,6 +26,7 @@ __all__ = [
     "Row",
     "Step",
     "UnknownRelease",
+    "UnknownReleaseError",
     "Version",
     "behaviour",
     "explain",
@@ -40,8 +41,11 @@ _KERNEL = re.compile(
 _DKMS = re.compile(r"dkms-(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3}))?")
 
 
-class UnknownRelease(GpusimError):  # noqa: N818 - says what is the matter, as the other errors do
+class UnknownReleaseError(GpusimError):
     """A kernel or driver release that cannot be parsed or that no row describes."""
+
+
+UnknownRelease = UnknownReleaseError
 
 
 def parse_kernel(text: str) -> Version:
@@ -50,11 +54,11 @@ def parse_kernel(text: str) -> Version:
     The fourth number is the distribution's ABI number, which tells Ubuntu's updates of a release apart.
 
     Raises:
-        UnknownRelease: text is no kernel release.
+        UnknownReleaseError: text is no kernel release.
     """
     match = _KERNEL.fullmatch(text)
     if match is None:
-        raise UnknownRelease(f"kernel {text!r}: not a release such as 6.8.0-136-generic or 6.14")
+        raise UnknownReleaseError(f"kernel {text!r}: not a release such as 6.8.0-136-generic or 6.14")
     return tuple(int(part or 0) for part in match.groups())
 
 
@@ -62,13 +66,13 @@ def parse_driver(text: str) -> Version | None:
     """``dkms-6.14.14`` → (6, 14, 14); ``in-tree`` → None.
 
     Raises:
-        UnknownRelease: text is neither.
+        UnknownReleaseError: text is neither.
     """
     if text == "in-tree":
         return None
     match = _DKMS.fullmatch(text)
     if match is None:
-        raise UnknownRelease(f"driver {text!r}: neither in-tree nor dkms-A.B.C")
+        raise UnknownReleaseError(f"driver {text!r}: neither in-tree nor dkms-A.B.C")
     return tuple(int(part or 0) for part in match.groups())
 
 
@@ -154,11 +158,11 @@ def behaviour(kernel: str, driver: str) -> Behaviour:
         driver: ``in-tree`` or ``dkms-A.B.C``.
 
     Raises:
-        UnknownRelease: a release that cannot be parsed, or in-tree 6.0 to 6.4, of which no source tells.
+        UnknownReleaseError: a release that cannot be parsed, or in-tree 6.0 to 6.4, of which no source tells.
     """
     release, dkms = parse_kernel(kernel), parse_driver(driver)
     if dkms is None and (6, 0) <= release < (6, 5):
-        raise UnknownRelease(
+        raise UnknownReleaseError(
             f"kernel {kernel!r}: nothing is known of amdgpu from 6.0 to 6.4; 5.x and 6.5 on are described"
         )
     values: dict[str, Any] = {row.name: row.value(release, dkms) for row in ROWS}
