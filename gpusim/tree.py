@@ -239,7 +239,7 @@ class Tree:
             self.mkdir(path, mode, caller)
         except OSError:
             # As os.makedirs(exist_ok=True): EROFS and EPERM, too, do not matter for what is there.
-            if not isinstance(self._walk.find(path, caller), Dir):
+            if not self._is_dir(path, caller):
                 raise
 
     def symlink(self, target: str, path: str, caller: Caller = ROOT) -> None:
@@ -326,6 +326,12 @@ class Tree:
                 todo.extend(
                     (f"{path}/{name}", kid) for name, kid in sorted(node.kids().items(), reverse=True)
                 )
+
+    def _is_dir(self, path: str, caller: Caller) -> bool:
+        try:
+            return isinstance(self._walk.find(path, caller), Dir)
+        except OSError:
+            return False
 
     # Permission
 
