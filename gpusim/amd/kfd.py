@@ -144,7 +144,7 @@ class Topology:
         cpu = numa if numa is not None and 0 <= numa < self.cpus else 0
         hive = facts.hive_id
         if not hive and parts > 1:
-            # kernel.md 1.5: without a hive, partitions of a GPU form one named by pci_dev_id (no domain in it).
+            # kernel.md 1.5: without a hive a GPU's partitions form one, named by pci_dev_id (no domain).
             _, bus, devfn = parse_bdf(facts.bdf)
             hive = bus << 8 | devfn
         step = product.engines * product.arrays * product.cus_per_array
@@ -205,7 +205,9 @@ class Topology:
         if not self.spec.p2p or not _pcie_peer(node):
             return cpus
         # Between GPUs over PCIe, unless xGMI joins them. Same socket and small BAR: no capture.
-        others = (i for i, gpu in self.gpu_nodes() if i != index and not _same_hive(gpu, node) and _pcie_peer(gpu))
+        others = (
+            i for i, gpu in self.gpu_nodes() if i != index and not _same_hive(gpu, node) and _pcie_peer(gpu)
+        )
         return (*cpus, *others)
 
     def _cpu_sees(self, gpu: GpuNode) -> bool:
@@ -216,7 +218,7 @@ class Topology:
         if self.rules.kfd_legacy:
             return legacy_gpu_id(facts.bdf, facts.subsystem, product.device_id, memory, taken)
         xccs = product.xccs // parts
-        return gpu_id(facts.bdf, facts.subsystem, product.device_id, memory, part * xccs, xccs, taken)
+        return gpu_id(facts.bdf, facts.subsystem, product.device_id, memory, (part * xccs, xccs), taken)
 
 
 def apic_id(first: tuple[int, ...], numa: int) -> int:

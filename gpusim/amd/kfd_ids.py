@@ -42,8 +42,13 @@ def parse_bdf(bdf: str) -> tuple[int, int, int]:
     return int(domain, 16), int(bus, 16), int(device, 16) << 3 | int(function, 16)
 
 
-def gpu_id(
-    bdf: str, subsystem: tuple[int, int], device_id: int, memory: int, first_xcc: int, xccs: int, taken: Collection[int]
+def gpu_id(  # noqa: PLR0917 - the words of the hash, in its order
+    bdf: str,
+    subsystem: tuple[int, int],
+    device_id: int,
+    memory: int,
+    xccs: tuple[int, int],
+    taken: Collection[int],
 ) -> int:
     """KFD gpu_id of a node.
 
@@ -52,8 +57,7 @@ def gpu_id(
         subsystem: PCI subsystem vendor and device.
         device_id: PCI device id.
         memory: the node's local memory, bytes.
-        first_xcc: index of the node's first XCC.
-        xccs: how many XCCs it has.
+        xccs: index of the node's first XCC, and how many it has.
         taken: ids of the nodes that exist; the next free number is used (kernel.md 1.4).
     """
     domain, bus, devfn = parse_bdf(bdf)
@@ -66,7 +70,7 @@ def gpu_id(
         bus,
         memory & 0xFFFFFFFF,
         memory >> 32,
-        first_xcc | xccs << 16,
+        xccs[0] | xccs[1] << 16,
     )
     return free_id(crc16(words), taken)
 
@@ -121,5 +125,5 @@ def invented(seed: int, *path: int) -> int:
 
 
 def die_id(unique_id: int, xcc: int) -> int:
-    """The XCD serial that newer drivers print instead of the GPU's unique_id (kernel.md 1.5): invented from it."""
+    """The XCD serial newer drivers print instead of the GPU's unique_id (kernel.md 1.5), invented from it."""
     return invented(unique_id, 0x584344, xcc)

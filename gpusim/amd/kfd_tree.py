@@ -1,0 +1,140 @@
+"""The KFD topology as a directory: ``/sys/devices/virtual/kfd/kfd``.
+
+Texts are computed when read and listings come from lengths; nothing is made before somebody looks. Files
+of a GPU node answer EPERM to a reader whose device cgroup does not allow its render node, listings never
+do. Sources: kernel.md 1.1 (tree), 1.8 (who may read).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from errno import EPERM
+from functools import partial
+
+from gpusim.amd.kfd import GpuNode, Topology
+from gpusim.amd.kfd_caches import cache_text, node_caches
+from gpusim.amd.kfd_links import link_text
+from gpusim.amd.kfd_properties import memory_bank, node_name, properties, system_properties, text
+from gpusim.nodes import Attr, Caller, Dir, Guard, Link, Node
+
+DRM_MAJOR = 226
+
+
+class KfdTree:
+    """The view of a machine's topology.
+
+    Args:
+        topology: returns the current topology; asked at every read that depends on it.
+        used_vram: bytes of VRAM in use on the GPU with this PCI address, the whole GPU's.
+        major: dynamic character major of /dev/kfd.
+    """
+
+    def __init__(
+        self, topology: Callable[[], Topology], used_vram: Callable[[str], int], major: int = 235
+    ) -> None:
+        self._topology = topology
+        self._used_vram = used_vram
+        self.nodes = Dir(self._nodes)
+        self.root = Dir(
+            {
+                "dev": Attr(f"{major}:0\n"),
+                "uevent": Attr(f"MAJOR={major}\nMINOR=0\nDEVNAME=kfd\n", mode=0o644),
+                "subsystem": Link("../../../../class/kfd"),
+                "power": Dir(
+                    {
+                        "control": Attr("auto\n", mode=0o644),
+                        "runtime_active_time": Attr("0\n"),
+                        "runtime_status": Attr("unsupported\n"),
+                        "runtime_suspended_time": Attr("0\n"),
+                    }
+                ),
+                "topology": Dir(
+                    {
+                        "generation_id": Attr(lambda: f"{topology().generation}\n"),
+                        "system_properties": Attr(lambda: text(system_properties(topology()))),
+                        "nodes": self.nodes,
+                    }
+                ),
+            }
+        )
+
+    def changed(self) -> None:
+        """Say that the topology is another one: node directories are made anew at the next visit."""
+        self.nodes.invalidate()
+
+    def _nodes(self) -> Mapping[str, Node]:
+        topology = self._topology()
+        return {str(index): Dir(partial(self._node, topology, index)) for index in range(len(topology.nodes))}
+
+    def _node(self, topology: Topology, index: int) -> Mapping[str, Node]:
+        node = topology.nodes[index]
+        guard = partial(_guard, node.minor) if isinstance(node, GpuNode) else None
+        gpu_id = node.gpu_id if isinstance(node, GpuNode) else 0
+        entries: dict[str, Node] = {
+            "gpu_id": Attr(f"{gpu_id}\n", guard=guard),
+            "name": Attr(lambda: f"{node_name(topology, index)}\n", guard=guard),
+            "properties": Attr(lambda: text(properties(topology, index)), guard=guard),
+            "mem_banks": Dir(partial(self._banks, topology, index, guard)),
+            "caches": Dir(partial(_caches, topology, index, guard)),
+            "io_links": Dir(partial(_links, topology, index, guard, p2p=False)),
+            "p2p_links": Dir(partial(_links, topology, index, guard, p2p=True)),
+        }
+        if topology.rules.kfd_legacy:
+            del entries["p2p_links"]  # kfd.md 1: 5.x key set
+        if not topology.rules.kfd_used_memory:
+            entries["perf"] = Dir({})  # kernel.md 1.1: in-tree always, DKMS often absent
+        return entries
+
+    def _banks(self, topology: Topology, index: int, guard: Guard | None) -> Mapping[str, Node]:
+        node = topology.nodes[index]
+        bank: dict[str, Node] = {"properties": Attr(lambda: text(memory_bank(topology, index)), guard=guard)}
+        if isinstance(node, GpuNode) and topology.rules.kfd_used_memory:
+            bdf = node.facts.bdf
+            bank["used_memory"] = Attr(lambda: f"{self._used_vram(bdf)}\n", guard=guard)
+        return {"0": Dir(bank)}
+
+
+def _caches(topology: Topology, index: int, guard: Guard | None) -> Mapping[str, Node]:
+    node = topology.nodes[index]
+    if not isinstance(node, GpuNode):
+        return {}
+    base = node.simd_base
+    return {
+        str(place): Dir({"properties": Attr(partial(cache_text, base, cache), guard=guard)})
+        for place, cache in enumerate(node_caches(node, topology.rules))
+    }
+
+
+def _links(topology: Topology, index: int, guard: Guard | None, *, p2p: bool) -> Mapping[str, Node]:
+    return {
+        str(place): Dir({"properties": Attr(partial(link_text, topology, index, peer, p2p=p2p), guard=guard)})
+        for place, peer in enumerate(topology.peers(index, p2p=p2p))
+    }
+
+
+def _guard(minor: int, caller: Caller) -> None:
+    """KFD asks the reader's device cgroup for the node's render device, at read (kernel.md 1.8)."""
+    if caller.devices is not None and not caller.devices.allows(DRM_MAJOR, minor, "rw"):
+        raise PermissionError(EPERM, os.strerror(EPERM))
+
+
+def kfd_tree(topology: Callable[[], Topology], used_vram: Callable[[str], int], major: int = 235) -> Dir:
+    """The directory alone, for a topology that never changes."""
+    return KfdTree(topology, used_vram, major).root
+
+
+def kfd_files(topology: Topology, used_vram: Callable[[str], int] = lambda _: 0) -> dict[str, str]:
+    """Every file below ``topology/`` by relative path: what tests and captures compare with."""
+    found: dict[str, str] = {}
+    pending: list[tuple[str, Dir]] = [("", kfd_tree(lambda: topology, used_vram))]
+    while pending:
+        prefix, directory = pending.pop()
+        for name, node in directory.kids().items():
+            if isinstance(node, Dir):
+                pending.append((f"{prefix}{name}/", node))
+            elif isinstance(node, Attr):
+                content = node.show() if callable(node.show) else node.show
+                assert content is not None
+                found[prefix + name] = content if isinstance(content, str) else content.decode()
+    return found
