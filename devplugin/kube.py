@@ -34,31 +34,31 @@ class KubeError(Exception):
     """Any answer of the API server that is not the one asked for."""
 
 
-class NotFound(KubeError):
+class NotFound(KubeError):  # noqa: N818 - says what is the matter
     """404: the object is not there (any more)."""
 
 
-class Conflict(KubeError):
+class Conflict(KubeError):  # noqa: N818 - says what is the matter
     """409: the object is not in the version we named. Read it again and decide anew."""
 
 
-class Gone(KubeError):
+class Gone(KubeError):  # noqa: N818 - says what is the matter
     """410: the version named is too old to be served."""
 
 
-class Forbidden(KubeError):
+class Forbidden(KubeError):  # noqa: N818 - says what is the matter
     """401 or 403: the text names verb and resource, and what to grant."""
 
 
-class Rejected(KubeError):
+class Rejected(KubeError):  # noqa: N818 - says what is the matter
     """Another 4xx: the request itself is wrong; repeating it does not help."""
 
 
-class Unavailable(KubeError):
+class Unavailable(KubeError):  # noqa: N818 - says what is the matter
     """No answer, 429 or 5xx: nothing is known about what happened; try again later."""
 
 
-class NoCluster(KubeError):
+class NoCluster(KubeError):  # noqa: N818 - says what is the matter
     """There is no configuration that names an API server."""
 
 

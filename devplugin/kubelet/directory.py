@@ -32,9 +32,13 @@ YOUNG = 2.0
 class SocketPathError(Exception):
     """The plugin directory cannot hold our socket; the text names the path, the reason and the remedy."""
 
+    permanent = False
+
 
 class SocketPathTooLongError(SocketPathError):
     """No waiting will help: every name in this directory is too long."""
+
+    permanent = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ QUEUE = 16
 """Lists kept for a stream whose peer does not read; older ones are full lists that newer ones replace."""
 
 
-class TryLater(Exception):
+class TryLater(Exception):  # noqa: N818 - says what to do
     """Allocate cannot be answered now and nothing was changed: becomes UNAVAILABLE (decision 24)."""
 
 

@@ -1,0 +1,298 @@
+"""The life of the daemon: what begins in which order, what runs for ever, and how it ends.
+
+Begin: API server → node → settings (the mode may stand on the node: decision 24 forbids any list
+before it is known) → first discovery → lists and registration. Then five loops: rediscovery,
+announcing, the sweep, and one registrar for each resource. A signal ends them all: streams closed,
+sockets removed, exit 0. Whatever is in memory can be rebuilt, so SIGKILL loses nothing either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from devplugin.daemon.allocate import Allocator
+from devplugin.daemon.announce import Announcer
+from devplugin.daemon.logs import Logs
+from devplugin.daemon.observe import Observer
+from devplugin.hami import Node
+from devplugin.host import Host
+from devplugin.kube import Api, KubeError, NoCluster
+from devplugin.kubelet.directory import Directory, SocketPathError
+from devplugin.kubelet.registrar import Registrar
+from devplugin.kubelet.service import Board, TryLater
+from devplugin.settings import SettingsError
+from devplugin.vendor import ContainerEdits, FactRequest, Inv, PreferenceQuery, S, SettingsInput, Vendor
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SWEEP = 25.0
+"""Decision 19 promises 30 s from a pod's end to its lock's; the sweep itself needs a moment."""
+
+LOGS_AFTER = 1.0
+"""Seconds after which kept log lines are written at the latest; the first lists are out by then."""
+
+FIRST_RETRY = 0.5
+LAST_RETRY = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Generic[Inv, S]):
+    """All that a daemon is started with."""
+
+    vendor: Vendor[Inv, S]
+    host: Host
+    node: str
+    """NODE_NAME."""
+    args: argparse.Namespace
+    env: Mapping[str, str]
+    kubelet_dir: str
+    connect: Callable[[], Api]
+    """Makes the API server's port; blocking (it imports the client)."""
+    pulse: int = 0
+    verbosity: int = 0
+
+
+class Fatal(Exception):  # noqa: N818 - says what it is
+    """The daemon cannot do its work and waiting does not help; the text is one line for the operator."""
+
+
+class Daemon(Generic[Inv, S]):
+    """One run of the daemon."""
+
+    def __init__(self, start: Start[Inv, S], logs: Logs) -> None:
+        self._start = start
+        self._logs = logs
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="host")
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failed: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Until a signal comes.
+
+        Raises:
+            Fatal: refused settings, no API server configured, an impossible socket path.
+        """
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            loop.add_signal_handler(number, stop.set)
+        loop.call_later(LOGS_AFTER, self._logs.release)
+        self._failed = loop.create_future()
+        life = self._spawn(self._live())
+        ending = asyncio.create_task(stop.wait())
+        try:
+            either: set[asyncio.Future[Any]] = {life, ending, self._failed}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                self._failed.result()
+            if life.done():
+                life.result()
+        finally:
+            log.info("ending")
+            ending.cancel()
+            self._failed.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._worker.shutdown(wait=False, cancel_futures=True)
+
+    async def _live(self) -> None:
+        start = self._start
+        try:
+            api = await asyncio.to_thread(start.connect)
+        except NoCluster as error:
+            raise Fatal(str(error)) from error
+        node = await _insist(lambda: api.node(start.node), f"node {start.node} cannot be read")
+        settings = self._settings(node)
+        with Directory(start.kubelet_dir) as directory:
+            await self._work(api, node, settings, directory)
+
+    def _settings(self, node: Node) -> S:
+        start = self._start
+        try:
+            settings, warnings = start.vendor.settings(SettingsInput(start.args, start.env, node.annotations))
+        except SettingsError as error:
+            raise Fatal(str(error)) from error
+        for line in warnings:
+            log.warning("%s", line)
+        log.info("%s", start.vendor.describe(settings))
+        return settings
+
+    async def _work(self, api: Api, node: Node, settings: S, directory: Directory) -> None:
+        start, vendor = self._start, self._start.vendor
+        announcer: Announcer[Inv, S] = Announcer(api, vendor, settings, node, lambda: observer.current)
+        allocator: Allocator[Inv, S] = Allocator(
+            api,
+            vendor,
+            settings=settings,
+            node=start.node,
+            current=lambda: observer.current,
+            facts=self._facts,
+        )
+
+        def prefer(query: PreferenceQuery) -> tuple[str, ...]:
+            inventory = observer.current
+            if inventory is None:
+                raise ValueError("the node's devices are not known yet")
+            return vendor.prefer(inventory, settings, query)
+
+        def serve(board: Board) -> Callable[[], None]:
+            allocate = self._unbroken(allocator)
+            registrar = Registrar(board, prefer, allocate, directory)
+            task = self._spawn(registrar.run())
+            task.add_done_callback(self._ended)
+            return lambda: _cancel(task)
+
+        observer: Observer[Inv, S] = Observer(
+            vendor,
+            settings,
+            host=start.host,
+            worker=self._worker,
+            serve=serve,
+            changed=announcer.hurry,
+        )
+        await self._first_look(observer)
+        self._tidy(directory, observer)
+        loops = [
+            self._spawn(observer.run(start.pulse)),
+            self._spawn(announcer.run()),
+            self._spawn(self._sweeps(allocator, directory, observer)),
+        ]
+        await asyncio.gather(*loops)
+
+    async def _first_look(self, observer: Observer[Inv, S]) -> None:
+        delay = FIRST_RETRY
+        while True:
+            try:
+                await observer.look()
+            except Exception:
+                log.exception("discovery failed; trying again")
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, LAST_RETRY)
+            else:
+                if not observer.offers:
+                    log.warning("no device to offer; looking again every %.0f s", 30.0)
+                return
+
+    async def _sweeps(
+        self, allocator: Allocator[Inv, S], directory: Directory, observer: Observer[Inv, S]
+    ) -> None:
+        said = ""
+        while True:
+            try:
+                await allocator.sweep()
+                said = ""
+            except KubeError as error:
+                log.log(logging.DEBUG if str(error) == said else logging.WARNING, "sweep: %s", error)
+                said = str(error)
+            except Exception:
+                log.exception("sweep failed")
+            await asyncio.sleep(SWEEP)
+            self._tidy(directory, observer)
+
+    @staticmethod
+    def _tidy(directory: Directory, observer: Observer[Inv, S]) -> None:
+        """Sockets a killed life of ours left behind: of the same domain, and nobody answers on them."""
+        for domain in {resource.partition("/")[0] for resource in observer.offers}:
+            for name in directory.sweep(f"{domain}_"):
+                log.info("removed dead socket %s", name)
+
+    # -------------------------------------------------------------- what the parts call
+
+    def _unbroken(
+        self, allocator: Allocator[Inv, S]
+    ) -> Callable[[Sequence[str]], Coroutine[Any, Any, ContainerEdits]]:
+        """Allocate for the service: carried to its end also when kubelet hangs up in the middle."""
+
+        async def allocate(ids: Sequence[str]) -> ContainerEdits:
+            work = asyncio.create_task(allocator.allocate(ids))
+            work.add_done_callback(_retrieve)
+            try:
+                return await asyncio.shield(work)
+            except KubeError as error:
+                log.warning("Allocate: %s", error)
+                raise TryLater(str(error)) from error
+
+        return allocate
+
+    async def _facts(self, requests: Sequence[FactRequest]) -> Mapping[FactRequest, Any]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._worker, _answer, self._start.host, tuple(requests))
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A registrar only ends when it is cancelled, or for a reason that ends all of us."""
+        if task.cancelled() or self._failed is None or self._failed.done():
+            return
+        error = task.exception()
+        if isinstance(error, SocketPathError):
+            self._failed.set_exception(Fatal(str(error)))
+        elif error is not None:
+            self._failed.set_exception(error)
+
+
+def _answer(host: Host, requests: Sequence[FactRequest]) -> Mapping[FactRequest, Any]:
+    """Facts that the node's files tell; runs in the thread that owns the Host."""
+    answers: dict[FactRequest, Any] = {}
+    for request in requests:
+        if request.kind != "file":
+            raise ValueError(f"nobody here can tell {request.kind!r}")
+        try:
+            host.stat(request.subject)
+        except OSError:
+            answers[request] = False
+        else:
+            answers[request] = True
+    return answers
+
+
+async def _insist(ask: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
+    """Ask until there is an answer: without it no list may be sent (decision 24)."""
+    delay, said = FIRST_RETRY, ""
+    while True:
+        try:
+            return await ask()
+        except KubeError as error:
+            log.log(
+                logging.DEBUG if str(error) == said else logging.WARNING, "%s: %s; trying again", what, error
+            )
+            said = str(error)
+        await asyncio.sleep(delay)
+        delay = min(delay * 2, LAST_RETRY)
+
+
+def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def run(start: Start[Inv, S]) -> int:
+    """Run a daemon in this process until a signal; the exit status."""
+    with Logs(start.verbosity) as logs:
+        try:
+            asyncio.run(Daemon(start, logs).run())
+        except Fatal as error:
+            log.error("%s", error)
+            return 1
+        except Exception:
+            log.exception("the daemon cannot go on")
+            return 1
+    return 0

@@ -1,0 +1,122 @@
+"""Rediscover, compare, publish: the walk that keeps kubelet's lists true.
+
+The same walk at start, every 30 s, and at every pulse (decision 27). Discovery runs in the one
+thread that owns the Host, because a sysfs read can block; all else here is in the loop. Whoever
+decides reads `current`: the last immutable inventory, never a half-made one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Generic
+
+from devplugin.host import Host
+from devplugin.kubelet.service import Board
+from devplugin.vendor import Inv, Offer, S, Vendor
+
+log = logging.getLogger(__name__)
+
+PERIOD = 30.0
+"""Seconds between rediscoveries (decision 27)."""
+
+Open = Callable[[Board], Callable[[], None]]
+"""Begins to serve a new resource, and hands back what ends it."""
+
+
+class Observer(Generic[Inv, S]):
+    """Owns the last inventory and the boards made of it.
+
+    Args:
+        vendor, settings: who decides, and by which choices.
+        host: the node; touched in `worker` only.
+        worker: an executor of one thread.
+        serve: called for every resource that appears.
+        changed: called after a pass whose inventory differs from the one before.
+    """
+
+    def __init__(
+        self,
+        vendor: Vendor[Inv, S],
+        settings: S,
+        *,
+        host: Host,
+        worker: Executor,
+        serve: Open,
+        changed: Callable[[], None],
+    ) -> None:
+        self.vendor = vendor
+        self.settings = settings
+        self._host = host
+        self._worker = worker
+        self._serve = serve
+        self._changed = changed
+        self._inventory: Inv | None = None
+        self._boards: dict[str, tuple[Board, Callable[[], None]]] = {}
+        self._absent: set[str] = set()
+        self._noticed: set[str] = set()
+
+    @property
+    def current(self) -> Inv | None:
+        """The last inventory; None before the first pass."""
+        return self._inventory
+
+    @property
+    def offers(self) -> Mapping[str, Offer]:
+        """What kubelet is being told, by resource."""
+        return {name: board.offer for name, (board, _) in self._boards.items()}
+
+    async def look(self) -> Inv:
+        """One pass: discover, then publish what differs.
+
+        Raises:
+            Exception: whatever discovery raised; nothing was changed then.
+        """
+        loop = asyncio.get_running_loop()
+        before = self._inventory
+        found = await loop.run_in_executor(
+            self._worker, self.vendor.discover, self._host, self.settings, before
+        )
+        self._inventory = found
+        for line in self.vendor.notices(found, self.settings):
+            if line not in self._noticed:
+                self._noticed.add(line)
+                log.warning("%s", line)
+        self._publish(self.vendor.offers(found, self.settings))
+        if found != before:
+            self._changed()
+        return found
+
+    def _publish(self, offers: Mapping[str, Offer]) -> None:
+        for name, offer in offers.items():
+            self._absent.discard(name)
+            if name not in self._boards:
+                log.info("%s: %d devices", name, len(offer.devices))
+                board = Board(offer)
+                self._boards[name] = (board, self._serve(board))
+            elif self._boards[name][0].publish(offer):
+                sick = sum(not device.healthy for device in offer.devices)
+                log.info("%s: now %d devices, %d of them unhealthy", name, len(offer.devices), sick)
+        for name in tuple(self._boards.keys() - offers.keys()):
+            board, end = self._boards[name]
+            if name not in self._absent:  # kubelet forgets the devices at once …
+                log.warning("%s: no device left", name)
+                self._absent.add(name)
+                board.publish(replace(board.offer, devices=()))
+            else:  # … and the resource when it does not come back
+                self._absent.discard(name)
+                del self._boards[name]
+                end()
+
+    async def run(self, pulse: int) -> None:
+        """Look again for ever; a pass that fails is logged, and the last inventory stays."""
+        period = min(PERIOD, pulse) if pulse > 0 else PERIOD
+        while True:
+            await asyncio.sleep(period)
+            try:
+                await self.look()
+            except Exception:
+                log.exception("discovery failed; the last inventory stays")

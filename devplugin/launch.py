@@ -1,0 +1,134 @@
+"""From a command line to a daemon, or to one JSON object: the console scripts.
+
+The one place that names vendors and picks the node: the real one, a directory (`-root`), or a
+simulated one (`-simulate`), which an installed package offers through the entry-point group
+``devplugin.hosts``. Exit status: 2 for what is no flag, 1 for what is refused, with one line and no
+traceback (decision 34). gRPC and the API client are imported only to serve: `-dry_run` needs neither
+them nor NODE_NAME nor an API server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any, TextIO, TypeVar
+
+from devplugin.host import Host
+from devplugin.linux import LinuxHost
+from devplugin.settings import GoParser, SettingsError, add_common_flags, shown
+from devplugin.vendor import SettingsInput, Vendor
+
+Inv = TypeVar("Inv")
+S = TypeVar("S")
+
+HOSTS = "devplugin.hosts"
+SIMULATE = "simulate"
+
+
+def amd_device_plugin(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
+    """`amd-device-plugin`: the exit status."""
+    from devplugin.amd.vendor import Amd
+
+    return main(Amd(), argv, host=host)
+
+
+def main(
+    vendor: Vendor[Inv, S],
+    argv: Sequence[str] | None = None,
+    *,
+    host: Host | None = None,
+    env: Mapping[str, str] | None = None,
+    out: TextIO | None = None,
+) -> int:
+    """Run one vendor's device plugin.
+
+    Args:
+        vendor: whose.
+        argv: the words after the program's name; None takes the process's.
+        host: the node, instead of what the flags name.
+        env: the environment; None takes the process's.
+        out: where `-dry_run` prints; None is standard output.
+
+    Returns:
+        The exit status; a wrong flag leaves by SystemExit(2) as argparse does.
+    """
+    env = os.environ if env is None else env
+    parser = GoParser(f"{vendor.name}-device-plugin", f"Kubernetes device plugin for {vendor.name} devices.")
+    add_common_flags(parser)
+    vendor.add_flags(parser)
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    try:
+        settings, warnings = vendor.settings(SettingsInput(args, env, None))
+        node = host if host is not None else _node(args)
+        if not args.dry_run:
+            return _serve(vendor, node, args, env)
+    except SettingsError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)  # noqa: T201 - one line for the operator
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    for line in warnings:
+        print(f"{parser.prog}: warning: {line}", file=sys.stderr)  # noqa: T201
+    report = vendor.report(node, vendor.discover(node, settings, None), settings)
+    print(json.dumps(report, indent=2), file=out or sys.stdout)  # noqa: T201 - what the flag asks for
+    return 0
+
+
+def _node(args: argparse.Namespace) -> Host:
+    """The host that the flags name.
+
+    Raises:
+        SettingsError: both flags, or what they name cannot be used.
+    """
+    if args.simulate:
+        if args.root not in ("", "/"):
+            raise SettingsError(f"-root={shown(args.root)}: not together with -simulate, choose one")
+        return _simulated(args.simulate)
+    root = args.root or "/"
+    host = LinuxHost(root)
+    try:
+        host.list("/")
+    except OSError as error:
+        raise SettingsError(f"-root={shown(root)}: {error.strerror}") from error
+    return host
+
+
+def _simulated(argument: str) -> Host:
+    found = [point for point in entry_points(group=HOSTS) if point.name == SIMULATE]
+    if not found:
+        raise SettingsError(
+            f"-simulate={shown(argument)}: no installed package offers simulated nodes ({HOSTS}); install gpusim"
+        )
+    try:
+        host: Host = found[0].load()(argument)
+    except Exception as error:  # its errors are its own; all of them mean that this argument is no node
+        raise SettingsError(f"-simulate={shown(argument)}: {error}") from error
+    return host
+
+
+def _serve(vendor: Vendor[Any, Any], host: Host, args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    node = env.get("NODE_NAME", "")
+    if not node:
+        raise SettingsError(
+            "NODE_NAME is not set: the daemon must know which node it is on (-dry_run does not)"
+        )
+    from devplugin.daemon.main import Start, run
+    from devplugin.kube import connect
+
+    return run(
+        Start(
+            vendor=vendor,
+            host=host,
+            node=node,
+            args=args,
+            env=env,
+            kubelet_dir=args.kubelet_dir,
+            connect=lambda: connect(env.get("KUBECONFIG") or None, component=f"{vendor.name}-device-plugin"),
+            pulse=getattr(args, "pulse", 0),
+            verbosity=args.v,
+        )
+    )
