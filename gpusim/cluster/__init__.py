@@ -1,0 +1,1 @@
+"""What stands around a node: a simulated API server and a simulated kubelet on real sockets."""
