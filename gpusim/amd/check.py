@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpusim.amd.partition import MODES, firmware_nps, hardware_has, memory_allows
+from gpusim.amd.partition import MODES
 from gpusim.amd.products import PRODUCTS, Product
-from gpusim.kernel import Behaviour, behaviour
+from gpusim.kernel import Behaviour, UnknownRelease, behaviour, parse_driver
 from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, SpecError
 
+_ANY_NPS = (1, 2, 4)
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
@@ -26,13 +27,19 @@ def check(spec: NodeSpec) -> None:
         SpecError: the first impossible value, in the order of the description.
     """
     try:
+        parse_driver(spec.driver)
+    except UnknownRelease as error:
+        raise SpecError("driver", str(error)) from error
+    try:
         rules = behaviour(spec.kernel, spec.driver)
-    except ValueError as error:
+    except UnknownRelease as error:
         raise SpecError("kernel", str(error)) from error
     _one_of("kfd_partitions", spec.kfd_partitions, ("listed", "hidden", "truncated"))
     _one_of("cgroup_driver", spec.cgroup_driver, ("systemd", "cgroupfs"))
     if spec.minors_per_type not in (None, 64):
-        raise SpecError("minors_per_type", f"the DRM core has 64 minors per type or no limit, not {spec.minors_per_type}")
+        raise SpecError(
+            "minors_per_type", f"the DRM core has 64 minors per type or no limit, not {spec.minors_per_type}"
+        )
     if not 1 <= spec.pcie_generation <= 5:
         raise SpecError("pcie_generation", f"KFD knows link generations 1 to 5, not {spec.pcie_generation}")
     _check_cpus(spec.cpus)
@@ -70,7 +77,7 @@ def _check_gpu(path: str, gpu: GpuSpec, spec: NodeSpec, rules: Behaviour) -> Non
     for name, value in (("unique_id", gpu.unique_id), ("hive_id", gpu.hive_id)):
         if value is not None and not 0 <= value < 1 << 64:
             raise SpecError(f"{path}.{name}", "an unsigned 64-bit number is needed")
-    _one_of(f"{path}.bound", gpu.bound or "amdgpu", ("amdgpu", "vfio-pci"))
+    _one_of(f"{path}.bound", gpu.bound or "amdgpu", ("amdgpu", "vfio-pci", "pci-stub"))
     _check_modes(path, gpu, product, rules)
     _check_fused(path, gpu, product)
     if gpu.vram_bytes is not None and gpu.vram_bytes <= 0:
@@ -81,20 +88,18 @@ def _check_gpu(path: str, gpu: GpuSpec, spec: NodeSpec, rules: Behaviour) -> Non
 
 
 def _check_modes(path: str, gpu: GpuSpec, product: Product, rules: Behaviour) -> None:
-    offered = firmware_nps(product)
+    # A guest cannot change its memory mode and does not know what the host can choose from.
+    offered = _ANY_NPS if product.vf else product.nps_modes or (1,)
     if gpu.nps not in offered:
         names = ", ".join(f"NPS{n}" for n in offered)
         raise SpecError(f"{path}.nps", f"{product.name} has {names}, not NPS{gpu.nps}")
     for name, mode in (("mode", gpu.mode), ("boot_mode", gpu.boot_mode or gpu.mode)):
         where = f"{path}.{name}"
         _one_of(where, mode, MODES)
-        if not product.partitionable:
-            if mode != "SPX":
-                raise SpecError(where, f"{product.name} cannot be partitioned")
-            continue
-        if not hardware_has(mode, product.xccs):
-            raise SpecError(where, f"{mode} does not exist on the {product.xccs} XCCs of {product.name}")
-        if not memory_allows(mode, gpu.nps, product.xccs, rules.mode_rules, vf=product.vf):
+        if mode not in product.modes():
+            what = f"does not exist on the {product.xccs} XCCs of" if product.partitionable else "is not for"
+            raise SpecError(where, f"{mode} {what} {product.name}, which has {', '.join(product.modes())}")
+        if not rules.nps_rule.allows(mode, gpu.nps, product.xccs, vf=product.vf):
             raise SpecError(where, f"{mode} is not legal while memory is in NPS{gpu.nps}")
 
 

@@ -9,10 +9,9 @@ device is taken before its primary, and a device that cannot have both has none.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from heapq import heappop, heappush
-
-from gpusim.errors import GpusimError
 
 MAJOR = 226
 """Character major of all DRM nodes."""
@@ -24,10 +23,6 @@ EXTENDED_BASE = 192
 """First minor of the range all types share since "Expand max DRM device number to full MINORBITS"."""
 CONTROL_OFFSET = 64
 """A controlD link carries its card's number plus this."""
-
-
-class OutOfMinors(GpusimError):
-    """The DRM core has no minor left for a device (ENOSPC inside the kernel)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +81,12 @@ class Minors:
         """Numbers for a new DRM device: render first, then primary, both or none.
 
         Raises:
-            OutOfMinors: a type is full and this kernel has no extended range.
+            OSError: ENOSPC, a type is full and this kernel has no extended range.
         """
         render_minor = self._take(self._renders) if render else None
         try:
             card = self._take(self._cards)
-        except OutOfMinors:
+        except OSError:
             if render_minor is not None:
                 self._give(render_minor)
             raise
@@ -106,7 +101,7 @@ class Minors:
         if free:
             return heappop(free)
         if not self._extended:
-            raise OutOfMinors(f"all {PER_TYPE} minors of this type are in use")
+            raise OSError(errno.ENOSPC, f"all {PER_TYPE} minors of this type are in use")
         if self._spare:
             return heappop(self._spare)
         self._next += 1

@@ -1,0 +1,65 @@
+"""One simulated GPU: what it is, and the few things about it that change.
+
+State is the model: a partition switch changes one field here (and the KFD topology), and every file
+of `gpusim.amd.pci` and `gpusim.amd.drmfs` is computed from these fields when somebody reads it.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+from gpusim.amd.drm import Nodes
+from gpusim.amd.kfd import GpuFacts
+from gpusim.amd.products import Product
+from gpusim.spec import GpuSpec
+
+
+@dataclass(slots=True, eq=False)
+class Gpu:
+    """A GPU in its slot, whether it is plugged in, bound to a driver, or neither."""
+
+    index: int
+    """Place in the description, which is the order of probing at boot."""
+    spec: GpuSpec
+    facts: GpuFacts
+    """What does not change while the machine runs, resolved once."""
+    home: str
+    """Its directory below /sys/devices."""
+    numa: int | None
+    """numa_node as the PCI core knows it; root may write it. None: no such file."""
+    mode: str
+    nps: int
+    vram_used: int
+    present: bool = True
+    """False after a hot-remove."""
+    driver: str | None = None
+    """Driver bound to the device."""
+    drm: tuple[Nodes, ...] = ()
+    """DRM devices by partition; shorter than 8 when minors ran out, empty without amdgpu."""
+    platform: tuple[int, ...] = ()
+    """Numbers of the XCP platform devices of partitions 1, 2, …"""
+
+    @property
+    def bdf(self) -> str:
+        """PCI address."""
+        return self.spec.bdf
+
+    @property
+    def product(self) -> Product:
+        """Its row of the product table."""
+        return self.facts.product
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the current mode makes."""
+        return self.product.partitions(self.mode)
+
+    @property
+    def bound(self) -> bool:
+        """Whether amdgpu drives it."""
+        return self.driver == "amdgpu"
+
+    def copy(self) -> Gpu:
+        """An independent GPU in the same state."""
+        return copy.copy(self)

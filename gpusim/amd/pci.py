@@ -1,0 +1,205 @@
+"""The PCI directory of a GPU: what the PCI core and amdgpu put there, by release and SR-IOV state.
+
+Sources: kernel.md 2.1, 2.2, 2.4 and 3; drivers/pci/pci-sysfs.c, drivers/gpu/drm/amd/amdgpu/
+amdgpu_{vram_mgr,gfx,gmc,pm,device}.c. Sensors, FRU texts beyond product_name and
+compute_partition_config/ are not here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpusim.amd.drmfs import depth, device_drm
+from gpusim.amd.gpu import Gpu
+from gpusim.amd.gpufacts import VENDOR
+from gpusim.amd.partition import listed, memory_modes
+from gpusim.kernel import Behaviour
+from gpusim.nodes import Attr, Caller, Dir, Link, Node, Show
+from gpusim.spec import NodeSpec
+
+LINK_SPEED = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0"}
+"""GT/s by PCIe generation."""
+_SMALL_BAR = 256 << 20
+_UEVENT_ACTIONS = (b"add", b"remove", b"change", b"move", b"online", b"offline", b"bind", b"unbind")
+
+
+class Actions(Protocol):
+    """What the files of the directory do when written: `gpusim.amd.driver.Driver` is one."""
+
+    def write_compute_partition(self, gpu: Gpu, data: bytes) -> None:
+        """Switch a GPU's compute mode, or refuse."""
+        ...
+
+    def write_memory_partition(self, gpu: Gpu, data: bytes) -> None:
+        """Record a memory mode for the next driver load, or refuse."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """What a device's configuration space says of it."""
+
+    vendor: int
+    device: int
+    subsystem: tuple[int, int]
+    pci_class: int
+    revision: int = 0
+
+
+def homes(addresses: Iterable[str]) -> dict[str, str]:
+    """A directory below /sys/devices for every PCI address.
+
+    A device on bus 0 hangs on the root bus itself, as synthetic domains of guests have it; every other one
+    sits behind a root port of its own, on a root bus that starts each sixteen buses.
+    """
+    found: dict[str, str] = {}
+    ports: dict[str, int] = {}
+    for bdf in addresses:
+        domain, bus, _ = bdf.split(":")
+        if bus == "00":
+            found[bdf] = f"/sys/devices/pci{domain}:00/{bdf}"
+            continue
+        root = f"{domain}:{(int(bus, 16) - 1) & 0xF0:02x}"
+        ports[root] = port = ports.get(root, 0) + 1
+        found[bdf] = f"/sys/devices/pci{root}/{root}:{port & 0x1F:02x}.{1 + (port >> 5)}/{bdf}"
+    return found
+
+
+def device_entries(home: str, ids: Ids, driver: str | None) -> dict[str, Node]:
+    """What the PCI core itself shows of any device."""
+    vendor, device, subsystem, pci_class = ids.vendor, ids.device, ids.subsystem, ids.pci_class
+    bdf = home.rpartition("/")[2]
+    modalias = (
+        f"pci:v{vendor:08X}d{device:08X}sv{subsystem[0]:08X}sd{subsystem[1]:08X}"
+        f"bc{pci_class >> 16:02X}sc{pci_class >> 8 & 0xFF:02X}i{pci_class & 0xFF:02X}\n"
+    )
+    lines = [f"DRIVER={driver}"] if driver else []
+    lines += [
+        f"PCI_CLASS={pci_class:04X}",
+        f"PCI_ID={vendor:04X}:{device:04X}",
+        f"PCI_SUBSYS_ID={subsystem[0]:04X}:{subsystem[1]:04X}",
+        f"PCI_SLOT_NAME={bdf}",
+        f"MODALIAS={modalias}",
+    ]
+    up = depth(home)
+    found: dict[str, Node] = {
+        "class": Attr(f"0x{pci_class:06x}\n"),
+        "device": Attr(f"0x{device:04x}\n"),
+        "modalias": Attr(modalias),
+        "power": Dir(),
+        "revision": Attr(f"0x{ids.revision:02x}\n"),
+        "subsystem": Link(f"{up}bus/pci"),
+        "subsystem_device": Attr(f"0x{subsystem[1]:04x}\n"),
+        "subsystem_vendor": Attr(f"0x{subsystem[0]:04x}\n"),
+        "uevent": Attr("\n".join(lines), _uevent, mode=0o644),
+        "vendor": Attr(f"0x{vendor:04x}\n"),
+    }
+    if driver:
+        found["driver"] = Link(f"{up}bus/pci/drivers/{driver}")
+    return found
+
+
+def _uevent(data: bytes, _: Caller) -> None:
+    if not data.startswith(_UEVENT_ACTIONS):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
+def bridge_entries(home: str) -> dict[str, Node]:
+    """A root port: just enough that a scan of the bus sees a bridge and no GPU."""
+    return device_entries(home, Ids(0x1022, 0x1500, (0, 0), 0x060400), "pcieport")
+
+
+def gpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour, actions: Actions) -> Mapping[str, Node]:
+    """Everything in a GPU's PCI directory."""
+    product = gpu.product
+    ids = Ids(VENDOR, product.device_id, gpu.facts.subsystem, product.pci_class, product.revision_id)
+    found = device_entries(gpu.home, ids, gpu.driver)
+    speed = f"{LINK_SPEED[product.pcie_generation or spec.pcie_generation]} GT/s PCIe\n"
+    for end in ("current", "max"):
+        found[f"{end}_link_speed"] = Attr(speed)
+        found[f"{end}_link_width"] = Attr("16\n")
+    if gpu.numa is not None:
+        found["numa_node"] = _numa(gpu, spec.cpus.nodes)
+    if gpu.bound:
+        found |= _amdgpu_entries(gpu, spec, rules)
+        if product.partitionable:
+            found |= _compute_entries(gpu, rules, actions)
+            found |= _memory_entries(gpu, rules, actions)
+    return found
+
+
+def _numa(gpu: Gpu, nodes: int) -> Attr:
+    def store(data: bytes, _: Caller) -> None:
+        # numa_node_store: a whole number, -1 or an online node.
+        try:
+            numa = int(data)
+        except ValueError:
+            numa = -2
+        if not -1 <= numa < nodes:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        gpu.numa = numa
+
+    return Attr(lambda: f"{gpu.numa}\n", store, mode=0o644)
+
+
+def _amdgpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour) -> dict[str, Node]:
+    facts = gpu.facts
+    vram = facts.vram_bytes
+    visible = vram if spec.large_bar else min(vram, _SMALL_BAR)
+    used: Show = lambda: f"{gpu.vram_used}\n"  # noqa: E731 (shared by two files)
+    found: dict[str, Node] = {
+        "gpu_busy_percent": Attr("0\n"),
+        "mem_busy_percent": Attr("0\n"),
+        "mem_info_gtt_total": Attr(f"{facts.gtt_bytes}\n"),
+        "mem_info_gtt_used": Attr("0\n"),
+        "mem_info_vis_vram_total": Attr(f"{visible}\n"),
+        "mem_info_vis_vram_used": Attr(used),
+        "mem_info_vram_total": Attr(f"{vram}\n"),
+        "mem_info_vram_used": Attr(used),
+    }
+    if gpu.drm:
+        found["drm"] = device_drm(gpu.home, gpu.drm[0], control=rules.control_links)
+    if facts.unique_id:
+        found["unique_id"] = Attr(f"{facts.unique_id:016x}\n")
+    if gpu.product.product_name:
+        found["product_name"] = Attr(f"{gpu.product.product_name}\n")
+    return found
+
+
+def _compute_entries(gpu: Gpu, rules: Behaviour, actions: Actions) -> dict[str, Node]:
+    """current_ and available_compute_partition (kernel.md 2.1, 2.2)."""
+
+    def current() -> str:
+        return f"{gpu.mode}\n"
+
+    if gpu.product.vf:
+        if rules.vf_compute_files == "absent":
+            return {}
+        return {"current_compute_partition": Attr(current)}
+    return {
+        "available_compute_partition": Attr(lambda: f"{listed(gpu.product, gpu.nps, rules)}\n"),
+        "current_compute_partition": Attr(
+            current, lambda data, _: actions.write_compute_partition(gpu, data), mode=0o644
+        ),
+    }
+
+
+def _memory_entries(gpu: Gpu, rules: Behaviour, actions: Actions) -> dict[str, Node]:
+    """current_ and available_memory_partition (kernel.md 2.4)."""
+
+    def current() -> str:
+        return f"NPS{gpu.nps}\n"
+
+    offered = memory_modes(gpu.product, rules)
+    if len(offered) < 2:
+        return {"current_memory_partition": Attr(current)}
+    return {
+        "available_memory_partition": Attr(", ".join(f"NPS{n}" for n in offered) + "\n"),
+        "current_memory_partition": Attr(
+            current, lambda data, _: actions.write_memory_partition(gpu, data), mode=0o644
+        ),
+    }

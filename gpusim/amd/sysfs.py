@@ -1,0 +1,196 @@
+"""Where the directories of GPUs, partitions and DRM devices hang below /sys, and every link to them.
+
+Source: kernel.md 2.6, 3 and 7 (unbound devices, stale XCP devices, module without GPUs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpusim.amd import drmfs, pci, xcp
+from gpusim.amd.driver import Driver
+from gpusim.amd.kfd_ids import invented
+from gpusim.amd.kfd_tree import KfdTree
+from gpusim.nodes import Attr, Dir, Entries, Link, Node
+
+_VGA = 0x030000
+
+
+class Sysfs:
+    """The amdgpu part of /sys for one driver, and what to forget when devices come or go.
+
+    Args:
+        driver: whose devices.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._changing: list[Dir] = []
+        self._homes = {card.spec.bdf: card.home for card in driver.cards}
+        self._homes |= {gpu.bdf: gpu.home for gpu in driver.gpus.values()}
+        self._platforms = self._lazy(self._platform)
+        kfd = KfdTree(lambda: driver.topology, lambda bdf: driver.gpus[bdf].vram_used, driver.kfd_major)
+        self._kfd = kfd.root
+        driver.topology_changed = kfd.changed
+        self.root = Dir(
+            {
+                "bus": Dir(self._bus()),
+                "class": Dir(self._class()),
+                "dev": Dir({"char": self._lazy(self._char)}),
+                "devices": self._lazy(self._devices),
+                "module": Dir(self._module()),
+            }
+        )
+        self.dri = self._lazy(lambda: drmfs.dev_entries(driver.drm_devices(), driver.open_minor))
+
+    def invalidate(self) -> None:
+        """Devices came or went: every list of them is made anew at the next look."""
+        for directory in self._changing:
+            directory.invalidate()
+
+    def _lazy(self, entries: Entries) -> Dir:
+        directory = Dir(entries)
+        self._changing.append(directory)
+        return directory
+
+    # Buses, classes, module: links
+
+    def _pci_devices(self) -> dict[str, str]:
+        """BDF → directory of every PCI device that is plugged in."""
+        gone = {gpu.bdf for gpu in self._driver.gpus.values() if not gpu.present}
+        return {bdf: home for bdf, home in self._homes.items() if bdf not in gone}
+
+    def _bus(self) -> dict[str, Node]:
+        return {
+            "pci": Dir({"devices": self._lazy(self._bus_pci), "drivers": self._lazy(self._pci_drivers)}),
+            "platform": Dir({"devices": self._lazy(self._bus_platform)}),
+        }
+
+    def _bus_pci(self) -> dict[str, Node]:
+        homes = self._pci_devices()
+        for home in self._homes.values():
+            bus, port = _above(home)
+            if port is not None:
+                homes[port] = f"/sys/devices/{bus}/{port}"
+        return {bdf: Link(f"../../../{home.removeprefix('/sys/')}") for bdf, home in homes.items()}
+
+    def _pci_drivers(self) -> dict[str, Node]:
+        driver = self._driver
+        members: dict[str, dict[str, str]] = {}
+        if driver.spec.gpus:
+            members["amdgpu"] = {}
+        for card in driver.cards:
+            members.setdefault(card.spec.driver, {})[card.spec.bdf] = card.home
+        for gpu in driver.gpus.values():
+            if gpu.present and gpu.driver:
+                members.setdefault(gpu.driver, {})[gpu.bdf] = gpu.home
+        return {name: Dir(_driver_entries(name, found)) for name, found in members.items()}
+
+    def _bus_platform(self) -> dict[str, Node]:
+        rules = self._driver.rules
+        names = (xcp.device_name(number, rules) for number, _ in self._driver.slots)
+        return {name: Link(f"../../../devices/platform/{name}") for name in names}
+
+    def _class(self) -> dict[str, Node]:
+        found: dict[str, Node] = {"drm": self._lazy(self._class_drm)}
+        if self._driver.spec.gpus:
+            found["kfd"] = Dir({"kfd": Link("../../devices/virtual/kfd/kfd")})
+        return found
+
+    def _class_drm(self) -> dict[str, Node]:
+        return drmfs.class_entries(self._driver.drm_devices())
+
+    def _char(self) -> dict[str, Node]:
+        found = drmfs.char_entries(self._driver.drm_devices())
+        if self._driver.spec.gpus:
+            found[f"{self._driver.kfd_major}:0"] = Link("../../devices/virtual/kfd/kfd")
+        return found
+
+    def _module(self) -> dict[str, Node]:
+        """amdgpu is loaded as soon as an AMD GPU is on the bus, whether it can drive it or not."""
+        if not self._driver.spec.gpus:
+            return {}
+        version = self._driver.rules.module_version
+        found: dict[str, Node] = {
+            "drivers": Dir({"pci:amdgpu": Link("../../../bus/pci/drivers/amdgpu")}),
+            "initstate": Attr("live\n"),
+            # The kernel prints a checksum of the module's sources; ours only has its form.
+            "srcversion": Attr(f"{_srcversion(self._driver.spec.seed)}\n"),
+        }
+        if version is not None:
+            found["version"] = Attr(f"{version}\n")
+        return {"amdgpu": Dir(found)}
+
+    # Devices
+
+    def _devices(self) -> dict[str, Node]:
+        found: dict[str, Node] = {"platform": self._platforms}
+        if self._driver.spec.gpus:
+            found["virtual"] = Dir({"kfd": Dir({"kfd": self._kfd})})
+        present = self._pci_devices()
+        buses: dict[str, dict[str, Node]] = {}
+        for bdf, home in self._homes.items():
+            device = {bdf: self._pci_device(bdf)} if bdf in present else {}
+            bus, port = _above(home)
+            if port is None:
+                buses.setdefault(bus, {}).update(device)
+            else:
+                bridge = pci.bridge_entries(f"/sys/devices/{bus}/{port}")
+                buses.setdefault(bus, {})[port] = Dir({**bridge, **device})
+        return found | {bus: Dir(kids) for bus, kids in buses.items()}
+
+    def _pci_device(self, bdf: str) -> Dir:
+        driver = self._driver
+        gpu = driver.gpus.get(bdf)
+        if gpu is not None:
+            return Dir(lambda: pci.gpu_entries(gpu, driver.spec, driver.rules, driver))
+        card = next(card for card in driver.cards if card.spec.bdf == bdf)
+
+        def made() -> dict[str, Node]:
+            spec = card.spec
+            ids = pci.Ids(spec.vendor, spec.device, (spec.vendor, spec.device), _VGA)
+            found = pci.device_entries(card.home, ids, spec.driver)
+            if card.nodes is not None:
+                found["drm"] = drmfs.device_drm(card.home, card.nodes, connectors=card.connectors)
+            return found
+
+        return Dir(made)
+
+    def _platform(self) -> dict[str, Node]:
+        return {
+            xcp.device_name(number, self._driver.rules): Dir(self._xcp(number, owner))
+            for number, owner in self._driver.slots
+        }
+
+    def _xcp(self, number: int, owner: xcp.Owner | None) -> Entries:
+        driver = self._driver
+
+        def made() -> dict[str, Node]:
+            drm = None
+            if owner is not None:
+                bdf, partition = owner
+                gpu = driver.gpus[bdf]
+                drm = drmfs.device_drm(driver.drm_home(gpu, partition), gpu.drm[partition])
+            return xcp.entries(number, driver.rules, drm)
+
+        return made
+
+
+def _srcversion(seed: int) -> str:
+    """23 hexadecimal digits."""
+    return f"{invented(seed, 0x737263, 0):016X}{invented(seed, 0x737263, 1):016X}"[:23]
+
+
+def _above(home: str) -> tuple[str, str | None]:
+    """Names of the root bus and, unless the device hangs on the bus itself, of the root port above `home`."""
+    bus, *port = home.split("/")[3:-1]
+    return bus, port[0] if port else None
+
+
+def _driver_entries(name: str, members: Mapping[str, str]) -> dict[str, Node]:
+    found: dict[str, Node] = {
+        bdf: Link(f"../../../../{home.removeprefix('/sys/')}") for bdf, home in members.items()
+    }
+    if name == "amdgpu":
+        found["module"] = Link("../../../../module/amdgpu")
+    return found
