@@ -245,22 +245,3 @@ class Dir(Node):
         if self._entries is not None:
             self._kids = None
         touch()
-
-    def copy(self) -> Dir:
-        """An independent directory with the same names, for a forked node.
-
-        Directories and files are copied, attributes, links and device nodes shared: copy only places
-        that hold no view of a machine's state, such as ``/etc``. A lazy directory nobody visited stays lazy.
-        """
-        made = Dir(self._entries or {}, mode=self.mode, writable=self.writable, uid=self.uid, gid=self.gid)
-        if self._kids is not None:
-            made._kids = {name: _copied(kid) for name, kid in self._kids.items()}
-        return made
-
-
-def _copied(node: Node) -> Node:
-    if isinstance(node, Dir):
-        return node.copy()
-    if isinstance(node, File):
-        return File(node.content, mode=node.mode, uid=node.uid, gid=node.gid)
-    return node

@@ -294,16 +294,6 @@ def test_every_file_visits_each_node_once_sorted_and_follows_no_link(tree: Tree)
     assert "/sys/devices/virtual/kfd/kfd/dev" in paths
 
 
-def test_a_copied_directory_shares_no_content_with_its_original(tree: Tree) -> None:
-    etc = tree.node("/etc")
-    assert isinstance(etc, Dir)
-    other = Tree(Dir({"etc": etc.copy()}))
-    other.write("/etc/hostname", b"X")
-    other.put("/etc/new", b"")
-    assert tree.read("/etc/hostname") == b"node\n"
-    assert tree.list("/etc") == ["hostname"]
-
-
 def test_reading_through_the_tree_costs_at_most_five_dictionary_walks(tree: Tree) -> None:
     path = "/sys/class/kfd/kfd/dev"
     nested = {"sys": {"class": {"kfd": {"kfd": {"dev": b"234:0\n"}}}}}

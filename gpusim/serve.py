@@ -1,0 +1,308 @@
+"""One machine on a unix socket, for many processes at the same time (design.md, rule 5).
+
+A thread per connection, one lock around the machine: requests of all clients are answered one after the
+other, each whole. Simulated processes and what they hold open live in the machine until they exit: a client
+that goes away leaves them running, as a shell leaves a daemon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gpusim.errors import GpusimError, SocketInUseError
+from gpusim.wire import (
+    PROTOCOL,
+    Channel,
+    Header,
+    check_path,
+    error_out,
+    handle_out,
+    process_out,
+    rules_in,
+    stat_out,
+)
+
+if TYPE_CHECKING:
+    from gpusim.machine import Machine
+
+_Args = dict[str, Any]
+_Answer = tuple[Any, bytes]
+_PROBE_SECONDS = 1.0
+"""How long a socket's owner may take to accept before it counts as alive all the same."""
+
+
+def serve(machine: Machine, path: str) -> Server:
+    """A server for `machine`, not yet listening: `Server.start`, ``with``, or `Server.serve_forever`.
+
+    Raises:
+        GpusimError: the path is over 107 bytes.
+    """
+    return Server(machine, path)
+
+
+class Server:
+    """Serves one machine on one socket path."""
+
+    def __init__(self, machine: Machine, path: str) -> None:
+        check_path(path)
+        self.machine = machine
+        self.path = path
+        self.lock = threading.RLock()
+        """Held while a request is answered; whoever uses the machine beside the server takes it too."""
+        self._listener: socket.socket | None = None
+        self._owned: tuple[Path, int] | None = None
+        self._accepting: threading.Thread | None = None
+        self._channels: dict[Channel, threading.Thread] = {}
+        self._stopping = False
+        # A socket pair and not an Event: writing to it from a signal handler cannot deadlock.
+        self._wake, self._woken = socket.socketpair()
+
+    def start(self) -> Server:
+        """Listen and answer in background threads.
+
+        Raises:
+            SocketInUseError: another live server owns the path.
+            GpusimError: the path is something else than a socket, its directory is not there, or this
+                server was started before.
+        """
+        if self._accepting is not None:
+            raise GpusimError(f"the server on {self.path} was started before: make a new one")
+        self._listener = _listen(self.path)
+        # Absolute, so that it is found again after a chdir.
+        self._owned = (Path(self.path).absolute(), os.stat(self.path).st_ino)
+        self._accepting = threading.Thread(
+            target=self._accept, args=(self._listener,), name=f"gpusim {self.path}", daemon=True
+        )
+        self._accepting.start()
+        return self
+
+    def stop(self) -> None:
+        """Answer what is being asked, close every connection, remove the socket. May be called twice."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._wake.send(b"x")
+        if self._listener is not None and self._accepting is not None:
+            # shutdown makes the accept return; close alone would leave it waiting.
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._accepting.join()
+            self._listener.close()
+        for channel, thread in list(self._channels.items()):
+            channel.finish()
+            thread.join()
+        if self._owned is not None:
+            path, inode = self._owned
+            # Somebody may have removed ours and bound another since.
+            with contextlib.suppress(FileNotFoundError):
+                if path.lstat().st_ino == inode:
+                    path.unlink()
+
+    def serve_forever(self) -> None:
+        """Start, and return after `stop`, which a signal handler may call; stops on any exception, too."""
+        self.start()
+        try:
+            self._woken.recv(1)
+        finally:
+            self.stop()
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return  # stopped
+            if self._stopping:
+                connection.close()
+                return
+            channel = Channel(connection)
+            thread = threading.Thread(target=self._converse, args=(channel,), daemon=True)
+            self._channels[channel] = thread
+            thread.start()
+
+    def _converse(self, channel: Channel) -> None:
+        """Answer one client until it leaves or talks nonsense."""
+        try:
+            with contextlib.suppress(GpusimError, OSError):
+                while (frame := channel.receive()) is not None:
+                    header, body = self._respond(*frame)
+                    channel.send(header, body)
+        finally:
+            self._channels.pop(channel, None)
+            channel.close()
+
+    def _respond(self, request: Header, body: bytes) -> tuple[Header, bytes]:
+        try:
+            do = _METHODS.get(str(request.get("do")))
+            if do is None:
+                raise GpusimError(f"a served machine cannot {request.get('do')!r}")
+            with self.lock:
+                value, out = do(
+                    self.machine, _seen_by(self.machine, request.get("as")), request["args"], body
+                )
+        # Whatever goes wrong in the machine is told to the client who caused it; the others go on.
+        except Exception as error:
+            return {"error": error_out(error)}, b""
+        return {"value": value}, out
+
+
+def _seen_by(machine: Machine, caller: _Args | None) -> Any:
+    if caller is None:
+        return machine
+    return machine.view(
+        uid=caller["uid"],
+        gids=tuple(caller["gids"]),
+        devices=rules_in(caller["devices"]),
+        readonly=caller["readonly"],
+    )
+
+
+# One function for each method of a machine: (machine, view of the caller, arguments, body) → (value, body).
+
+
+def _hello(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    if args["protocol"] != PROTOCOL:
+        raise GpusimError(f"this machine speaks protocol {PROTOCOL}, the client {args['protocol']}")
+    return {"protocol": PROTOCOL}, b""
+
+
+def _read(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    return None, view.read(args["path"])
+
+
+def _write(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    return view.write(args["path"], body), b""
+
+
+def _list(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    return list(view.list(args["path"])), b""
+
+
+def _stat(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    return stat_out(view.stat(args["path"], follow=args["follow"])), b""
+
+
+def _put(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    return view.put(args["path"], body, args["mode"]), b""
+
+
+def _run(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    done = view.run(args["argv"], timeout=args["timeout"], stdin=body)
+    return [done.status, len(done.stdout)], done.stdout + done.stderr
+
+
+def _process(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    return process_out(machine.process(rules_in(args["devices"]), args["uid"])), b""
+
+
+def _open(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    return handle_out(machine.open(args["path"], machine.processes.get(args["pid"]))), b""
+
+
+def _close(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    return machine.close(machine.processes.handle(args["number"])), b""
+
+
+def _exit(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    return machine.exit(machine.processes.get(args["pid"])), b""
+
+
+def _events(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    return list(machine.events), b""
+
+
+def _of_view(name: str) -> Callable[[Machine, Any, _Args, bytes], _Answer]:
+    return lambda machine, view, args, body: (getattr(view, name)(**args), b"")
+
+
+def _of_machine(name: str) -> Callable[[Machine, Any, _Args, bytes], _Answer]:
+    return lambda machine, view, args, body: (getattr(machine, name)(**args), b"")
+
+
+_METHODS: dict[str, Callable[[Machine, Any, _Args, bytes], _Answer]] = {
+    "hello": _hello,
+    "read": _read,
+    "write": _write,
+    "list": _list,
+    "stat": _stat,
+    "put": _put,
+    "run": _run,
+    "process": _process,
+    "open": _open,
+    "close": _close,
+    "exit": _exit,
+    "events": _events,
+    **{name: _of_view(name) for name in ("readlink", "probe", "mkdir", "unlink", "copy")},
+    **{name: _of_machine(name) for name in ("switch", "remove", "add", "describe")},
+}
+
+
+# The socket file
+
+
+def _listen(path: str) -> socket.socket:
+    """Bind and listen, replacing a socket nobody listens on.
+
+    The directory is locked meanwhile, so two servers that find the same stale socket cannot both take it.
+    """
+    with _directory_locked(path):
+        _clear(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(path)
+            listener.listen(128)
+        except BaseException:
+            listener.close()
+            raise
+    return listener
+
+
+@contextlib.contextmanager
+def _directory_locked(path: str) -> Iterator[None]:
+    directory = os.path.dirname(path) or "."
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise GpusimError(f"{path}: no socket can be made in {directory}: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _clear(path: str) -> None:
+    """Remove a stale socket; refuse anything else that is there."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise GpusimError(f"{path}: exists and is no socket; remove it or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_SECONDS)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except OSError:
+            pass  # busy, or not ours to ask: somebody's in any case
+    raise SocketInUseError(f"{path}: another server is listening there; stop it or choose another path")
