@@ -205,19 +205,21 @@ class RemoteMachine(RemoteView):
         uid: int = 0,
         gids: Iterable[int] = (),
         devices: DeviceRules | None = None,
-        readonly: bool = False,
+        readonly: bool | Sequence[str] = False,
     ) -> RemoteView:
-        """The same node for another caller."""
-        caller = {"uid": uid, "gids": list(gids), "devices": rules_out(devices), "readonly": readonly}
+        """The same node for another caller, as `gpusim.machine.Machine.view` describes it."""
+        mounts = readonly if isinstance(readonly, bool) else list(readonly)
+        caller = {"uid": uid, "gids": list(gids), "devices": rules_out(devices), "readonly": mounts}
         return RemoteView(self._client, caller)
 
     def switch(self, bdf: str, mode: str) -> None:
         """Write a GPU's compute partition mode. EBUSY, EINVAL, … as the file answers."""
         self._ask("switch", bdf=bdf, mode=mode)
 
-    def process(self, devices: DeviceRules | None = None, uid: int = 0) -> Process:
+    def process(self, devices: DeviceRules | None = None, uid: int = 0, gids: Iterable[int] = ()) -> Process:
         """Start a process on the node."""
-        return process_in(self._ask("process", devices=rules_out(devices), uid=uid)[0])
+        args = {"devices": rules_out(devices), "uid": uid, "gids": list(gids)}
+        return process_in(self._ask("process", **args)[0])
 
     def open(self, path: str, process: Process) -> Handle:
         """Let a process open a file and hold it."""
@@ -229,6 +231,10 @@ class RemoteMachine(RemoteView):
         """Close what a process holds."""
         self._ask("close", number=handle.number)
         handle.closed = True
+
+    def use(self, handle: Handle) -> None:
+        """Do anything with an open device; ENODEV when it was unplugged since."""
+        self._ask("use", number=handle.number)
 
     def exit(self, process: Process) -> None:
         """End a process and close what it holds."""
@@ -243,6 +249,10 @@ class RemoteMachine(RemoteView):
     def add(self, bdf: str) -> None:
         """Put a pulled GPU back."""
         self._ask("add", bdf=bdf)
+
+    def mknod(self, path: str, major: int, minor: int, mode: int = 0o666) -> None:
+        """Make a device node, as a container runtime does."""
+        self._ask("mknod", path=path, major=major, minor=minor, mode=mode)
 
     def describe(self) -> dict[str, Any]:
         """The node in one JSON-able object."""

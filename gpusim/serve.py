@@ -78,7 +78,7 @@ class Server:
             raise GpusimError(f"the server on {self.path} was started before: make a new one")
         self._listener = _listen(self.path)
         # Absolute, so that it is found again after a chdir.
-        self._owned = (Path(self.path).absolute(), os.stat(self.path).st_ino)
+        self._owned = (Path(self.path).absolute(), Path(self.path).stat().st_ino)
         self._accepting = threading.Thread(
             target=self._accept, args=(self._listener,), name=f"gpusim {self.path}", daemon=True
         )
@@ -154,9 +154,8 @@ class Server:
             if do is None:
                 raise GpusimError(f"a served machine cannot {request.get('do')!r}")
             with self.lock:
-                value, out = do(
-                    self.machine, _seen_by(self.machine, request.get("as")), request["args"], body
-                )
+                view = _seen_by(self.machine, request.get("as"))
+                value, out = do(self.machine, view, request["args"], body)
         # Whatever goes wrong in the machine is told to the client who caused it; the others go on.
         except Exception as error:
             return {"error": error_out(error)}, b""
@@ -209,7 +208,7 @@ def _run(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
 
 
 def _process(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
-    return process_out(machine.process(rules_in(args["devices"]), args["uid"])), b""
+    return process_out(machine.process(rules_in(args["devices"]), args["uid"], tuple(args["gids"]))), b""
 
 
 def _open(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
@@ -217,11 +216,18 @@ def _open(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
 
 
 def _close(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
-    return machine.close(machine.processes.handle(args["number"])), b""
+    machine.close(machine.processes.handle(args["number"]))
+    return None, b""
+
+
+def _use(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    machine.use(machine.processes.handle(args["number"]))
+    return None, b""
 
 
 def _exit(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
-    return machine.exit(machine.processes.get(args["pid"])), b""
+    machine.exit(machine.processes.get(args["pid"]))
+    return None, b""
 
 
 def _events(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
@@ -247,10 +253,11 @@ _METHODS: dict[str, Callable[[Machine, Any, _Args, bytes], _Answer]] = {
     "process": _process,
     "open": _open,
     "close": _close,
+    "use": _use,
     "exit": _exit,
     "events": _events,
     **{name: _of_view(name) for name in ("readlink", "probe", "mkdir", "unlink", "copy")},
-    **{name: _of_machine(name) for name in ("switch", "remove", "add", "describe")},
+    **{name: _of_machine(name) for name in ("switch", "remove", "add", "mknod", "describe")},
 }
 
 
@@ -276,7 +283,7 @@ def _listen(path: str) -> socket.socket:
 
 @contextlib.contextmanager
 def _directory_locked(path: str) -> Iterator[None]:
-    directory = os.path.dirname(path) or "."
+    directory = Path(path).parent
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -291,7 +298,7 @@ def _directory_locked(path: str) -> Iterator[None]:
 def _clear(path: str) -> None:
     """Remove a stale socket; refuse anything else that is there."""
     try:
-        mode = os.lstat(path).st_mode
+        mode = Path(path).lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
@@ -301,7 +308,7 @@ def _clear(path: str) -> None:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            os.unlink(path)
+            Path(path).unlink()
             return
         except OSError:
             pass  # busy, or not ours to ask: somebody's in any case
