@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar, cast
 
 from devplugin.host import Host
 from devplugin.linux import LinuxHost
@@ -67,14 +67,14 @@ def main(
         if not args.dry_run:
             return _serve(vendor, node, args, env)
     except SettingsError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)  # noqa: T201 - one line for the operator
+        sys.stderr.write(f"{parser.prog}: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     for line in warnings:
-        print(f"{parser.prog}: warning: {line}", file=sys.stderr)  # noqa: T201
+        sys.stderr.write(f"{parser.prog}: warning: {line}\n")
     report = vendor.report(node, vendor.discover(node, settings, None), settings)
-    print(json.dumps(report, indent=2), file=out or sys.stdout)  # noqa: T201 - what the flag asks for
+    (out or sys.stdout).write(json.dumps(report, indent=2) + "\n")
     return 0
 
 
@@ -101,10 +101,10 @@ def _simulated(argument: str) -> Host:
     found = [point for point in entry_points(group=HOSTS) if point.name == SIMULATE]
     if not found:
         raise SettingsError(
-            f"-simulate={shown(argument)}: no installed package offers simulated nodes ({HOSTS}); install gpusim"
+            f"-simulate={shown(argument)}: nothing installed offers simulated nodes ({HOSTS}); install gpusim"
         )
     try:
-        host: Host = found[0].load()(argument)
+        host = cast("Host", found[0].load()(argument))
     except Exception as error:  # its errors are its own; all of them mean that this argument is no node
         raise SettingsError(f"-simulate={shown(argument)}: {error}") from error
     return host
