@@ -62,15 +62,15 @@ PRODUCTS: Mapping[int, Product] = {
     0x74A1: Product("AMD Instinct MI300X", 8, _MI300X),
     0x74A2: Product("AMD Instinct MI308X", 4, _MI308X),
     0x74A5: Product("AMD Instinct MI325X", 8, _MI300X),
-    0x74B5: Product("AMD Instinct MI300X VF", 8),
+    0x74B5: Product("AMD Instinct MI300X VF"),
     0x75A0: Product("AMD Instinct MI350X", 8, _MI350),
     0x75A3: Product("AMD Instinct MI355X", 8, _MI350),
-    0x75B0: Product("AMD Instinct MI350X VF", 8),
-    0x75B3: Product("AMD Instinct MI355X VF", 8),
+    0x75B0: Product("AMD Instinct MI350X VF"),
+    0x75B3: Product("AMD Instinct MI355X VF"),
     0x7550: Product("AMD Radeon RX 9070"),
     0x150E: Product("AMD Radeon 890M"),
 }
-"""A VF has no profiles: it cannot change its partition."""
+"""A VF has no profiles: it cannot change its partition, and its share of the silicon is the host's choice."""
 
 
 def product(device_id: int | None) -> Product | None:

@@ -83,9 +83,9 @@ class Node:
     gfx: int
     compute_queues: int
     hive: int
-    io_links: int
+    io_links: int | None
     """io_links_count."""
-    p2p_links: int
+    p2p_links: int | None
 
     @property
     def cus(self) -> int:
@@ -178,8 +178,8 @@ def _node(index: int, given: Properties) -> Node | None:
         gfx=get("gfx_target_version") or 0,
         compute_queues=get("num_cp_queues") or 0,
         hive=get("hive_id") or 0,
-        io_links=get("io_links_count") or 0,
-        p2p_links=get("p2p_links_count") or 0,
+        io_links=get("io_links_count"),
+        p2p_links=get("p2p_links_count"),
     )
 
 
