@@ -143,7 +143,7 @@ def _examine(
 ) -> _Match | _Mismatch | None:
     """A match, why not, or None for a pod that does not speak this vendor's protocol or has ended."""
     text = pod.annotations.get(vocabulary.to_allocate)
-    if text is None or pod.terminal:
+    if text is None or pod.terminal or not (owner or filled(text)):
         return None
     unfit = _unfit_state(pod, text, owner=owner)
     if unfit:
