@@ -1,0 +1,56 @@
+"""The one object that `-dry_run` prints: what this node would register, offer and leave out.
+
+Stable for scripts: ``schema`` 1, keys never removed. It needs neither a node name nor an API server;
+without NODE_NAME the node is called ``node``, which shows only in ids of GPUs without serial.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from devplugin.amd.inventory import Inventory
+from devplugin.amd.offer import offers
+from devplugin.amd.registration import registration
+from devplugin.amd.settings import Settings
+from devplugin.dmem import Usable, region_of
+
+SCHEMA = 1
+
+
+def report(inventory: Inventory, settings: Settings) -> dict[str, Any]:
+    """The object, of JSON's types only."""
+    usable = dmem_state(inventory, settings)
+    return {
+        "schema": SCHEMA,
+        "vendor": "amd",
+        "mode": settings.mode,
+        "registration": registration(inventory, settings),
+        "resources": {
+            name: [
+                {
+                    "id": device.id,
+                    "health": "Healthy" if device.healthy else "Unhealthy",
+                    "numa": list(device.numa),
+                }
+                for device in offer.devices
+            ]
+            for name, offer in offers(inventory, settings).items()
+        },
+        "dmem": {"usable": usable.ok, "reason": usable.reason},
+        "skipped": [{"device": skipped.device, "reason": skipped.reason} for skipped in inventory.skipped],
+    }
+
+
+def dmem_state(inventory: Inventory, settings: Settings) -> Usable:
+    """Whether slices are limited by dmem, and which GPUs are not (decision 31).
+
+    A GPU without region, on in-tree amdgpu before 6.15 every one, is uncapped; the others are capped.
+    """
+    if not settings.dmem_backend:
+        return Usable(False, "switched off by -dmem_backend=false")
+    if not inventory.dmem.ok:
+        return inventory.dmem
+    without = [gpu.bdf for gpu in inventory.gpus if region_of(gpu.bdf, inventory.dmem_regions) is None]
+    if not without:
+        return inventory.dmem
+    return Usable(True, f"no region in dmem.capacity, so not limited: {', '.join(without)}")
