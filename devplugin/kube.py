@@ -143,7 +143,7 @@ class _Call:
     resource: str
     """As a ClusterRole spells it: ``pods``, ``nodes/status``."""
     path: str
-    body: bytes | None = None
+    body: dict[str, Any] | None = None
 
 
 def failure(call: _Call, status: int, body: bytes) -> KubeError:
@@ -240,9 +240,8 @@ class OfficialClient:
                 call.method, call.path, header_params=dict(headers), auth_settings=["BearerToken"]
             )
             try:
-                # A JSON body goes as bytes; the client serialises dicts only, under another content type.
                 answer = self._client.call_api(
-                    method, url, head, _as_sent(call), post, _request_timeout=self._deadline
+                    method, url, head, call.body, post, _request_timeout=self._deadline
                 )
                 return int(answer.status), bytes(answer.read())
             except urllib3.exceptions.ProtocolError as error:
@@ -257,38 +256,26 @@ def _pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}"
 
 
-def _as_sent(call: _Call) -> Any:
-    """The body in the form the client's REST layer passes on unchanged.
-
-    For ``application/json`` it serialises an object itself; for other types it takes text as it is.
-    """
-    if call.body is None or call.method == "PATCH":
-        return call.body
-    return msgspec.json.decode(call.body)
-
-
-def _event(about: Reference, saying: Saying, namespace: str, component: str, now: float) -> bytes:
+def _event(about: Reference, saying: Saying, namespace: str, component: str, now: float) -> dict[str, Any]:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
     involved = {"apiVersion": "v1", "kind": about.kind, "name": about.name, "uid": about.uid}
     if about.namespace:
         involved["namespace"] = about.namespace
-    return msgspec.json.encode(
-        {
-            "apiVersion": "v1",
-            "kind": "Event",
-            # client-go names an event <object>.<hex of nanoseconds>.
-            "metadata": {"name": saying.name or f"{about.name}.{int(now * 1e9):x}", "namespace": namespace},
-            "involvedObject": involved,
-            "type": saying.type,
-            "reason": saying.reason,
-            "message": saying.message[:1024],  # the API server refuses longer ones
-            "firstTimestamp": stamp,
-            "lastTimestamp": stamp,
-            "count": 1,
-            "source": {"component": component, "host": about.name if about.kind == "Node" else ""},
-            "reportingComponent": component,
-        }
-    )
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        # client-go names an event <object>.<hex of nanoseconds>.
+        "metadata": {"name": saying.name or f"{about.name}.{int(now * 1e9):x}", "namespace": namespace},
+        "involvedObject": involved,
+        "type": saying.type,
+        "reason": saying.reason,
+        "message": saying.message[:1024],  # the API server refuses longer ones
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+        "source": {"component": component, "host": about.name if about.kind == "Node" else ""},
+        "reportingComponent": component,
+    }
 
 
 def connect(kubeconfig: str | None, *, component: str, deadline: float = 5.0) -> Api:
@@ -314,4 +301,6 @@ def connect(kubeconfig: str | None, *, component: str, deadline: float = 5.0) ->
     except Exception as error:  # whatever a broken YAML file, a missing certificate, … raises
         where = kubeconfig or "~/.kube/config or the pod's service account"
         raise NoCluster(f"no API server: {where}: {error}; set KUBECONFIG, or run in a pod") from error
-    return OfficialClient(ApiClient(configuration), component=component, deadline=deadline)
+    client = ApiClient(configuration)
+    client.user_agent = component
+    return OfficialClient(client, component=component, deadline=deadline)

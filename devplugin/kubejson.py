@@ -121,15 +121,15 @@ def read_message(body: bytes) -> str:
         return body[:200].decode("utf-8", "replace").strip()
 
 
-def annotations_patch(annotations: Mapping[str, str | None], resource_version: str | None) -> bytes:
+def annotations_patch(annotations: Mapping[str, str | None], resource_version: str | None) -> dict[str, Any]:
     """Merge patch that sets annotations, removes those that are None, and names the version it is for."""
     meta: dict[str, Any] = {"annotations": dict(annotations)}
     if resource_version is not None:
         meta["resourceVersion"] = resource_version
-    return msgspec.json.encode({"metadata": meta})
+    return {"metadata": meta}
 
 
-def capacity_patch(capacity: Mapping[str, int | None]) -> bytes:
+def capacity_patch(capacity: Mapping[str, int | None]) -> dict[str, Any]:
     """Merge patch for a node's status; quantities are strings there."""
     amounts = {key: None if value is None else str(value) for key, value in capacity.items()}
-    return msgspec.json.encode({"status": {"capacity": amounts, "allocatable": amounts}})
+    return {"status": {"capacity": amounts, "allocatable": amounts}}
