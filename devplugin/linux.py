@@ -191,10 +191,28 @@ class LinuxHost:
         parent, _, name = path.rstrip("/").rpartition("/")
         if name in ("", ".", ".."):
             return self._resolve(path)
-        real = self._directories.get(parent)
-        if real is None or not os.path.isdir(real):
-            real = self._directories[parent] = self._resolve(parent or "/")
-        return f"{real}/{name}"
+        return f"{self._directory(parent)}/{name}"
+
+    def _directory(self, path: str) -> str:
+        """The real path of a directory of the tree, remembered; a new one costs one readlink(2)."""
+        if not path:
+            return self.root
+        real = self._directories.get(path)
+        if real is not None and os.path.isdir(real):
+            return real
+        parent, _, name = path.rpartition("/")
+        if name in ("", ".", ".."):
+            return self._resolve(path)
+        real = f"{self._directory(parent)}/{name}"
+        try:
+            os.readlink(real)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # EINVAL: no link
+                raise
+        else:
+            real = self._resolve(path)
+        self._directories[path] = real
+        return real
 
     def _resolve(self, path: str) -> str:
         """The real path that a path of the tree leads to, every link followed inside the root."""

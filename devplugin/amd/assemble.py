@@ -41,6 +41,8 @@ class Assembled:
     warnings: tuple[str, ...]
     unlisted: int = 0
     """Partitions without KFD node."""
+    disagreement: str | None = None
+    """Where mode file and KFD differ; the same text for every GPU in that state."""
 
 
 class Assembler:
@@ -95,7 +97,7 @@ class Assembler:
             shares=round(facts.vram_bytes / bank) if bank and bank <= facts.vram_bytes else None,
             product=known,
         )
-        warnings = [*facts.warnings, *([f"{bdf}: {how.warning}"] if how.warning else ())]
+        warnings = list(facts.warnings)
         if bank is not None and bank > facts.vram_bytes:
             warnings.append(self._pool(bdf, facts))
         skipped: list[Skipped] = []
@@ -138,7 +140,7 @@ class Assembler:
                 ),
                 ways=how.ways,
             )
-        return Assembled(gpu, tuple(skipped), tuple(warnings), len(unlisted))
+        return Assembled(gpu, tuple(skipped), tuple(warnings), len(unlisted), how.warning)
 
     def _partition(self, bdf: str, number: int, node: Node, drm: Drm, bank: int | None) -> Partition:
         """One node's device (decisions 1, 2, 20)."""

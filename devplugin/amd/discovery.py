@@ -45,12 +45,16 @@ def discover(host: Host, settings: Settings, previous: Inventory | None = None) 
     )
     gpus: list[Gpu] = []
     unlisted = 0
+    disagreements: dict[str, list[str]] = {}
     for bdf, nodes in placed.items():
         made = assembler.assemble(bdf, nodes)
         gpus += [made.gpu] if made.gpu else []
         skipped += made.skipped
         warnings += made.warnings
         unlisted += made.unlisted
+        if made.disagreement:
+            disagreements.setdefault(made.disagreement, []).append(bdf)
+    warnings += (f"{', '.join(sorted(bdfs))}: {text}" for text, bdfs in disagreements.items())
     gpus, doubles = _distinct(gpus)
     skipped += doubles
     absent = list(

@@ -16,7 +16,7 @@ from devplugin.host import Host, words
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 
-_LINE = re.compile(rb"^(\w+)[ \t]+([0-9]+)[ \t\r]*$", re.MULTILINE)
+_LINE = re.compile(r"^(\w+)[ \t]+([0-9]+)[ \t\r]*$", re.MULTILINE | re.ASCII)
 _LONGEST = 64 << 10
 _BIG = 1 << 64
 
@@ -30,13 +30,13 @@ class Properties:
 
     __slots__ = ("_values",)
 
-    def __init__(self, values: Mapping[bytes, bytes]) -> None:
+    def __init__(self, values: Mapping[str, str]) -> None:
         """Take decimal texts by name."""
         self._values = values
 
     def get(self, name: str) -> int | None:
         """The number, or None where there is no such line or it does not fit 64 bits."""
-        text = self._values.get(name.encode())
+        text = self._values.get(name)
         if text is None or len(text) > 20:
             return None
         value = int(text)
@@ -62,7 +62,7 @@ def parse_properties(raw: bytes) -> Properties:
         raw = raw.replace(b"\0", b"")
     if len(raw) > _LONGEST and any(len(line) > _LONGEST for line in raw.split(b"\n")):
         raise TopologyError("line too long")
-    return Properties(dict(reversed(_LINE.findall(raw))))
+    return Properties(dict(reversed(_LINE.findall(raw.decode("latin-1")))))
 
 
 @dataclass(frozen=True, slots=True)
