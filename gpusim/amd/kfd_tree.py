@@ -127,7 +127,9 @@ def kfd_tree(topology: Callable[[], Topology], used_vram: Callable[[str], int], 
 def kfd_files(topology: Topology, used_vram: Callable[[str], int] = lambda _: 0) -> dict[str, str]:
     """Every file below ``topology/`` by relative path: what tests and captures compare with."""
     found: dict[str, str] = {}
-    pending: list[tuple[str, Dir]] = [("", kfd_tree(lambda: topology, used_vram))]
+    top = KfdTree(lambda: topology, used_vram).root.kids()["topology"]
+    assert isinstance(top, Dir)
+    pending: list[tuple[str, Dir]] = [("", top)]
     while pending:
         prefix, directory = pending.pop()
         for name, node in directory.kids().items():
