@@ -282,7 +282,7 @@ class Machine(View):
         sys.add("fs", Dir({"cgroup": hostfs.cgroup(pods, capacity)}))
         majors = [(1, "mem"), (MAJOR, "drm")]
         dev: dict[str, Node] = {**made, "null": self._device(CharDev(*_NULL, 0o666))}
-        if self.spec.gpus:
+        if driver.loaded:
             majors.append((driver.kfd_major, "kfd"))
             dev["kfd"] = self._device(CharDev(driver.kfd_major, 0, NODE_MODE, gid=RENDER_GID))
         self._dev = Dir(dev, writable=True)
@@ -314,7 +314,7 @@ class Machine(View):
         """
         if major == MAJOR:
             self.driver.open_minor(minor)
-        elif major == self.driver.kfd_major and self.spec.gpus:
+        elif major == self.driver.kfd_major and self.driver.loaded:
             if minor:
                 raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         elif (major, minor) != _NULL:
@@ -325,6 +325,5 @@ class Machine(View):
         registered = self.rules.dmem_region if self.spec.dmem_regions is None else self.spec.dmem_regions
         if not registered:
             return ""
-        return "".join(
-            f"drm/{gpu.bdf}/vram {gpu.facts.vram_bytes}\n" for gpu in self.driver.gpus.values() if gpu.bound
-        )
+        gpus = self.driver.gpus
+        return "".join(f"drm/{bdf}/vram {gpus[bdf].facts.vram_bytes}\n" for bdf in self.driver.regions)

@@ -63,6 +63,10 @@ class Driver:
         extended = rules.extended_minors and spec.minors_per_type is None
         self._minors = Minors(extended=extended)
         self.slots = Slots(lowest_free=rules.xcp_lowest_free, freed=rules.xcp_freed_on_unplug)
+        self.loaded = any(gpu.bound in ("amdgpu", None) for gpu in spec.gpus)
+        """Whether the module is: a GPU on the bus asks for it unless another driver was told to hold it."""
+        self.regions: list[str] = []
+        """BDFs whose VRAM the dmem controller would know, in order of registration."""
         self.requested_nps: dict[int | str, int] = {}
         """Memory mode asked for at the next driver load, by hive (by BDF without one)."""
         self.topology = Topology.boot(spec)
@@ -82,6 +86,8 @@ class Driver:
         twin.events = self.events.copy()
         twin._minors = self._minors.copy()
         twin.slots = self.slots.copy()
+        twin.loaded = self.loaded
+        twin.regions = self.regions.copy()
         twin.requested_nps = self.requested_nps.copy()
         twin.topology = self.topology
         twin.topology_changed = _nobody
@@ -136,6 +142,7 @@ class Driver:
             return
         gpu.driver = "amdgpu"
         gpu.mode = mode
+        self.regions.append(gpu.bdf)
         self._join_kfd(gpu)
         self.events.append({"event": "probed", "gpu": gpu.bdf, "mode": mode, "minors": len(gpu.drm)})
 
@@ -260,6 +267,7 @@ class Driver:
         gone = [minor for nodes in (*gpu.drm[1:], *gpu.drm[:1]) for minor in nodes.minors]
         self._give_minors(gpu)
         if gpu.bound:
+            self.regions.remove(gpu.bdf)
             self.topology = self.topology.without_gpu(gpu.bdf)
             self.topology_changed()
         gpu.driver, gpu.present = None, False

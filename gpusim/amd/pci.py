@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,6 +25,7 @@ from gpusim.spec import NodeSpec
 LINK_SPEED = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0"}
 """GT/s by PCIe generation."""
 _SMALL_BAR = 256 << 20
+_WHOLE = re.compile(rb"[-+]?[0-9]{1,9}\n?")
 _UEVENT_ACTIONS = (b"add", b"remove", b"change", b"move", b"online", b"offline", b"bind", b"unbind")
 
 
@@ -134,14 +136,10 @@ def gpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour, actions: Actions) ->
 
 def _numa(gpu: Gpu, nodes: int) -> Attr:
     def store(data: bytes, _: Caller) -> None:
-        # numa_node_store: a whole number, -1 or an online node.
-        try:
-            numa = int(data)
-        except ValueError:
-            numa = -2
-        if not -1 <= numa < nodes:
+        # numa_node_store: a whole number (kstrtoint), -1 or an online node.
+        if not _WHOLE.fullmatch(data) or not -1 <= int(data) < nodes:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        gpu.numa = numa
+        gpu.numa = int(data)
 
     return Attr(lambda: f"{gpu.numa}\n", store, mode=0o644)
 
@@ -189,11 +187,13 @@ def _compute_entries(gpu: Gpu, rules: Behaviour, actions: Actions) -> dict[str, 
 
 
 def _memory_entries(gpu: Gpu, rules: Behaviour, actions: Actions) -> dict[str, Node]:
-    """current_ and available_memory_partition (kernel.md 2.4)."""
+    """current_ and available_memory_partition (kernel.md 2.4; a guest up to 6.12 has neither, kernel.md 7)."""
 
     def current() -> str:
         return f"NPS{gpu.nps}\n"
 
+    if gpu.product.vf and rules.vf_compute_files == "absent":
+        return {}
     offered = memory_modes(gpu.product, rules)
     if len(offered) < 2:
         return {"current_memory_partition": Attr(current)}

@@ -77,8 +77,11 @@ class Sysfs:
     def _pci_drivers(self) -> dict[str, Node]:
         driver = self._driver
         members: dict[str, dict[str, str]] = {}
-        if driver.spec.gpus:
+        if driver.loaded:
             members["amdgpu"] = {}
+        ports = {port: bus for bus, port in map(_above, self._homes.values()) if port is not None}
+        if ports:
+            members["pcieport"] = {port: f"/sys/devices/{bus}/{port}" for port, bus in ports.items()}
         for card in driver.cards:
             members.setdefault(card.spec.driver, {})[card.spec.bdf] = card.home
         for gpu in driver.gpus.values():
@@ -93,7 +96,7 @@ class Sysfs:
 
     def _class(self) -> dict[str, Node]:
         found: dict[str, Node] = {"drm": self._lazy(self._class_drm)}
-        if self._driver.spec.gpus:
+        if self._driver.loaded:
             found["kfd"] = Dir({"kfd": Link("../../devices/virtual/kfd/kfd")})
         return found
 
@@ -102,13 +105,13 @@ class Sysfs:
 
     def _char(self) -> dict[str, Node]:
         found = drmfs.char_entries(self._driver.drm_devices())
-        if self._driver.spec.gpus:
+        if self._driver.loaded:
             found[f"{self._driver.kfd_major}:0"] = Link("../../devices/virtual/kfd/kfd")
         return found
 
     def _module(self) -> dict[str, Node]:
-        """amdgpu is loaded as soon as an AMD GPU is on the bus, whether it can drive it or not."""
-        if not self._driver.spec.gpus:
+        """The module stays loaded when it cannot drive what it was loaded for."""
+        if not self._driver.loaded:
             return {}
         version = self._driver.rules.module_version
         found: dict[str, Node] = {
@@ -125,7 +128,7 @@ class Sysfs:
 
     def _devices(self) -> dict[str, Node]:
         found: dict[str, Node] = {"platform": self._platforms}
-        if self._driver.spec.gpus:
+        if self._driver.loaded:
             found["virtual"] = Dir({"kfd": Dir({"kfd": self._kfd})})
         present = self._pci_devices()
         buses: dict[str, dict[str, Node]] = {}
