@@ -101,14 +101,14 @@ def _caches(topology: Topology, index: int, guard: Guard | None) -> Mapping[str,
         return {}
     base = node.simd_base
     return {
-        str(place): Dir({"properties": Attr(partial(cache_text, base, cache), guard=guard)})
+        str(place): Dir({"properties": Attr(partial(cache_text, base, cache), None, guard)})
         for place, cache in enumerate(node_caches(node, topology.rules))
     }
 
 
 def _links(topology: Topology, index: int, guard: Guard | None, *, p2p: bool) -> Mapping[str, Node]:
     return {
-        str(place): Dir({"properties": Attr(partial(link_text, topology, index, peer, p2p=p2p), guard=guard)})
+        str(place): Dir({"properties": Attr(partial(link_text, topology, index, peer, p2p=p2p), None, guard)})
         for place, peer in enumerate(topology.peers(index, p2p=p2p))
     }
 

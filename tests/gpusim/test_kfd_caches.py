@@ -89,3 +89,17 @@ def test_per_cu_caches_are_the_active_cus_in_order(bitmaps: tuple[tuple[int, ...
 def test_no_text_is_longer_than_a_sysfs_page() -> None:
     whole = caches(MI355X.caches, MI355X.cus_per_array, (MI355X.bitmaps,) * 8)
     assert max(len(cache.tail) for cache in whole) + len("processor_id_low 2147487744\n") < 4096
+
+
+def test_the_caches_of_an_mi355x_sum_to_what_amd_smi_lists() -> None:
+    # mi355x-8gpu-spx-6.8, every GPU: 256 L1, 144 instruction and 144 scalar caches, 112 of each for two CUs.
+    found = caches(MI355X.caches, MI355X.cus_per_array, (MI355X.bitmaps,) * 8)
+    kinds = [(lines(c.tail)["level"], lines(c.tail)["type"], lines(c.tail)["size"]) for c in found]
+    assert kinds.count(("1", "9", "32")) == 256
+    for kind in (("1", "10", "64"), ("1", "9", "16")):
+        sharers = [
+            lines(cache.tail)["sibling_map"].count("1")
+            for cache, its_kind in zip(found, kinds, strict=True)
+            if its_kind == kind
+        ]
+        assert (len(sharers), sharers.count(2), sharers.count(1)) == (144, 112, 32)

@@ -6,6 +6,7 @@ outside, and with the capture itself where it is at hand; the latter also proves
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -178,3 +179,23 @@ def test_boot_is_the_list_before_any_gpu() -> None:
     files = kfd_files(Topology.boot(spec))
     assert files["generation_id"] == "1\n"
     assert sorted(path for path in files if path.endswith("/name")) == ["nodes/0/name", "nodes/1/name"]
+
+
+@pytest.mark.snapshots
+def test_the_mi355x_node_has_the_recorded_places_and_link_speeds(snapshots: Path) -> None:
+    machine = Machine(load("mi355x/spx-6.8"))
+    made = machine_files(machine)
+    # Its KFD properties were derived by the publisher from amd-smi; the unique_ids are that server's own.
+    derived = capture(snapshots / "mi355x-8gpu-spx-6.8/derived/sys/class/kfd/kfd/topology")
+    assert len(derived) == 8
+    for path, text in derived.items():
+        wanted = [line for line in text.splitlines() if not line.startswith("unique_id")]
+        assert [line for line in made[path].splitlines() if line in wanted] == wanted, path
+    amd_smi = json.loads((snapshots / "mi355x-8gpu-spx-6.8/amd-smi/amdsmi-topology-mi355x.json").read_text())
+    speeds = {link["bandwidth"] for gpu in amd_smi for link in gpu["links"] if link["link_type"] == "XGMI"}
+    links = [
+        text for path, text in made.items() if path.startswith("nodes/8/io_links/") and "type 11" in text
+    ]
+    assert len(links) == 7
+    found = {tuple(line.split()[1] for line in text.splitlines() if "_bandwidth" in line) for text in links}
+    assert {"-".join(pair) for pair in found} == speeds
