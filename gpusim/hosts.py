@@ -6,6 +6,8 @@ package.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpusim import fixture
@@ -32,6 +34,33 @@ def simulate(argument: str) -> Machine | RemoteMachine:
     from gpusim.machine import Machine
 
     return Machine(fixture.load(argument))
+
+
+@contextlib.contextmanager
+def simulated(argument: str) -> Iterator[Machine | RemoteMachine]:
+    """`simulate` for the length of a ``with`` block; a connection is dropped at its end."""
+    machine = simulate(argument)
+    try:
+        yield machine
+    finally:
+        _leave(machine)
+
+
+@contextlib.contextmanager
+def connected(argument: str) -> Iterator[RemoteMachine]:
+    """`connect` for the length of a ``with`` block."""
+    machine = connect(argument)
+    try:
+        yield machine
+    finally:
+        _leave(machine)
+
+
+def _leave(machine: Machine | RemoteMachine) -> None:
+    from gpusim.remote import RemoteMachine
+
+    if isinstance(machine, RemoteMachine):
+        machine.disconnect()
 
 
 def connect(argument: str) -> RemoteMachine:

@@ -13,7 +13,7 @@ The result serves as ``-root DIR`` of the device plugin. Three things cannot be 
 Links are kept as they are; an absolute one is written relative, or it would leave the directory.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH103, PTH108, PTH112, PTH114, PTH123, PTH208, PTH211
+# ruff: noqa: PTH101, PTH103, PTH108, PTH112, PTH114, PTH123, PTH208
 # Thousands of files in a row: raw calls on strings, because a Path object for each would cost a third more.
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpusim.errors import GpusimError
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class _Kind(Protocol):
@@ -98,11 +101,15 @@ def render(machine: Source, directory: str | os.PathLike[str], *, force: bool = 
     target = os.fspath(directory)
     tops = _names(machine, "/")
     existed = _prepare(target, tops, force=force)
-    writer = _Writer(machine, target)
+    writer = _Writer(machine)
     try:
         if not existed:
             os.makedirs(target)
-        writer.fill("/", tops)
+        root = os.open(target, _DIRECTORY)
+        try:
+            writer.fill("/", tops, root)
+        finally:
+            os.close(root)
     except BaseException:
         for name in tops:
             _remove(f"{target}/{name}")
@@ -119,7 +126,8 @@ def _prepare(target: str, tops: Sequence[str], *, force: bool) -> bool:
     except FileNotFoundError:
         return False
     except NotADirectoryError:
-        raise RenderError(f"{target}: is a file; name an empty directory or a new one") from None
+        what = "is a file" if os.path.lexists(target) else "lies below a file"
+        raise RenderError(f"{target}: {what}; name an empty directory or a new one") from None
     foreign = sorted(set(present) - set(tops))
     if present and (foreign or not force):
         shown = ", ".join(foreign[:3] or sorted(present)[:3])
@@ -131,65 +139,71 @@ def _prepare(target: str, tops: Sequence[str], *, force: bool) -> bool:
 
 
 class _Writer:
-    """One rendering under way."""
+    """One rendering under way.
 
-    def __init__(self, machine: Source, target: str) -> None:
+    Files are made relative to their open directory: sysfs is deep, and having each whole path walked again
+    would cost a fifth more.
+    """
+
+    def __init__(self, machine: Source) -> None:
         self.machine = machine
-        self.target = target
         self.report = Report()
         self.umask = _umask()
 
-    def fill(self, path: str, names: Sequence[str]) -> None:
-        """Write everything in the machine's directory `path`, which exists in the target."""
-        machine, prefix = self.machine, "" if path == "/" else path
+    def fill(self, path: str, names: Sequence[str], directory: int) -> None:
+        """Write what the machine has in `path` below the open descriptor `directory`."""
+        machine, report, umask = self.machine, self.report, self.umask
+        prefix = "/" if path == "/" else f"{path}/"
+        seen, kind = None, ""
         for name in names:
-            inner = f"{prefix}/{name}"
+            inner = prefix + name
             stat = machine.stat(inner, follow=False)
-            kind = stat.kind.name
+            if stat.kind is not seen:  # asking an Enum for its name costs as much as a small read
+                seen = stat.kind
+                kind = seen.name
             if kind == "DIRECTORY":
-                self.directory(inner, stat.mode)
-            elif kind == "LINK":
-                self.link(inner)
-            elif kind == "CHARACTER":
-                self.write(inner, b"", stat.mode)
-                self.report.devices += 1
+                self.directory(inner, name, stat.mode, directory)
+                continue
+            if kind == "LINK":
+                os.symlink(_inside(machine.readlink(inner), inner), name, dir_fd=directory)
+                report.links += 1
+                continue
+            content = b""
+            if kind == "CHARACTER":
+                report.devices += 1
             else:
                 try:
                     content = machine.read(inner)
                 except OSError as error:
-                    self.report.skipped.append((inner, errno.errorcode.get(error.errno or 0, "EIO")))
+                    report.skipped.append((inner, errno.errorcode.get(error.errno or 0, "EIO")))
                     continue
-                self.write(inner, content, stat.mode)
-                self.report.files += 1
+                report.files += 1
+            mode = stat.mode & 0o7777
+            descriptor = os.open(name, _NEW_FILE, mode, dir_fd=directory)
+            try:
+                while content:
+                    content = content[os.write(descriptor, content) :]
+                if mode & umask:
+                    os.fchmod(descriptor, mode)
+            finally:
+                os.close(descriptor)
 
-    def directory(self, path: str, mode: int) -> None:
+    def directory(self, path: str, name: str, mode: int, above: int) -> None:
         """One directory with its content; its mode comes last, it may forbid writing."""
-        made = self.target + path
-        os.mkdir(made, 0o755)
+        os.mkdir(name, 0o755, dir_fd=above)
         self.report.directories += 1
-        self.fill(path, _names(self.machine, path))
-        if mode & 0o7777 != 0o755 & ~self.umask:
-            os.chmod(made, mode & 0o7777)
-
-    def link(self, path: str) -> None:
-        """One symbolic link."""
-        to = self.machine.readlink(path)
-        if to.startswith("/"):
-            to = posixpath.relpath(to, posixpath.dirname(path))
-        os.symlink(to, self.target + path)
-        self.report.links += 1
-
-    def write(self, path: str, content: bytes, mode: int) -> None:
-        """One file of exactly that mode, whatever the umask."""
-        mode &= 0o7777
-        descriptor = os.open(self.target + path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        descriptor = os.open(name, _DIRECTORY, dir_fd=above)
         try:
-            while content:
-                content = content[os.write(descriptor, content) :]
-            if mode & self.umask:
-                os.fchmod(descriptor, mode)
+            self.fill(path, _names(self.machine, path), descriptor)
+            if mode & 0o7777 != 0o755 & ~self.umask:
+                os.fchmod(descriptor, mode & 0o7777)
         finally:
             os.close(descriptor)
+
+
+def _inside(target: str, link: str) -> str:
+    """The text of `link` so that it stays below the rendered root: an absolute one is made relative."""
+    return posixpath.relpath(target, posixpath.dirname(link)) if target.startswith("/") else target
 
 
 def _names(machine: Source, path: str) -> Sequence[str]:
