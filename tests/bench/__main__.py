@@ -19,15 +19,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="bin/bench",
         allow_abbrev=False,
-        description="Measure the model and the plugin, and hold each operation to a ratio of a floor measured in the "
-        "same run. Exit 0: every guard holds; 1: one broke; 2: usage.",
+        description="Measure the model and the plugin, and hold each operation to a ratio of a floor "
+        "measured in the same run. Exit 0: every guard holds; 1: one broke; 2: usage.",
     )
     parser.add_argument("--json", metavar="FILE", help="also write the rows to FILE")
     parser.add_argument("-k", metavar="WORDS", help="only guards whose name matches, as in pytest")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch, "bench.json")
-        options = [str(HERE), "-o", "python_files=bench_*.py", "-q", "-p", "no:xdist", f"--benchmark-json={out}", "--benchmark-columns=min"]
+        options = [
+            str(HERE),
+            "-o",
+            "python_files=bench_*.py",
+            "-q",
+            "-p",
+            "no:xdist",
+            f"--benchmark-json={out}",
+            "--benchmark-columns=min",
+        ]
         status = pytest.main(options + (["-k", args.k] if args.k else []))
         if not out.exists():
             return int(status)
