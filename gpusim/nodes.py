@@ -192,7 +192,8 @@ class Dir(Node):
     """A directory: a fixed mapping, or a function that is called at the first visit.
 
     Args:
-        entries: name → node, or a function returning that; its result is kept until `invalidate`.
+        entries: name → node, or a function returning that; its result is kept until `invalidate`. A dict
+            becomes the directory's own.
         mode: permission bits.
         writable: True: tmpfs-like, names may be made and removed in it. False: kernfs, where only the
             kernel makes names (create EACCES, everything else EPERM).
@@ -212,8 +213,12 @@ class Dir(Node):
         uid: int = 0,
         gid: int = 0,
     ) -> None:
-        self._entries = entries if callable(entries) else None
-        self._kids: dict[str, Node] | None = None if callable(entries) else dict(entries)
+        self._entries: Callable[[], Mapping[str, Node]] | None = None
+        self._kids: dict[str, Node] | None = None
+        if callable(entries):
+            self._entries = entries
+        else:
+            self._kids = entries if type(entries) is dict else dict(entries)
         self.mode = mode
         self.writable = writable
         self.uid = uid
@@ -224,7 +229,8 @@ class Dir(Node):
         kids = self._kids
         if kids is None:
             assert self._entries is not None
-            kids = self._kids = dict(self._entries())
+            made = self._entries()
+            kids = self._kids = made if type(made) is dict else dict(made)
         return kids
 
     def add(self, name: str, node: Node) -> None:

@@ -63,8 +63,7 @@ class Server:
         self._accepting: threading.Thread | None = None
         self._channels: dict[Channel, threading.Thread] = {}
         self._stopping = False
-        # A socket pair and not an Event: writing to it from a signal handler cannot deadlock.
-        self._wake, self._woken = socket.socketpair()
+        self._wake: socket.socket | None = None
 
     def start(self) -> Server:
         """Listen and answer in background threads.
@@ -90,7 +89,8 @@ class Server:
         if self._stopping:
             return
         self._stopping = True
-        self._wake.send(b"x")
+        if self._wake is not None:
+            self._wake.send(b"x")
         if self._listener is not None and self._accepting is not None:
             # shutdown makes the accept return; close alone would leave it waiting.
             with contextlib.suppress(OSError):
@@ -109,11 +109,11 @@ class Server:
 
     def serve_forever(self) -> None:
         """Start, and return after `stop`, which a signal handler may call; stops on any exception, too."""
-        self.start()
-        try:
-            self._woken.recv(1)
-        finally:
-            self.stop()
+        # A socket pair and not an Event: writing to it from a signal handler cannot deadlock.
+        self._wake, woken = socket.socketpair()
+        with self._wake, woken, self:
+            if not self._stopping:
+                woken.recv(1)
 
     def __enter__(self) -> Server:
         return self.start()

@@ -1,7 +1,7 @@
 """Where a path leads: links, ``..``, search permission, and the errno of a lookup that fails.
 
-After Linux ``fs/namei.c`` (link_path_walk, step_into, filename_parentat). A resolved path is remembered
-until any name anywhere moves (`gpusim.nodes.GENERATION`): that makes a read cost a dictionary look-up.
+After Linux ``fs/namei.c`` (link_path_walk, step_into, filename_parentat). Resolved directories are
+remembered until any name anywhere moves (`gpusim.nodes.GENERATION`): a read then costs two look-ups.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 from dataclasses import dataclass
 
-from gpusim.nodes import GENERATION, ROOT, Caller, Dir, Link, Node
+from gpusim.nodes import GENERATION, Caller, Dir, Link, Node
 
 MAX_LINKS = 40
 """MAXSYMLINKS of include/linux/namei.h: the 41st link of one walk is ELOOP."""
@@ -19,7 +19,7 @@ PATH_MAX = 4096
 NAME_MAX = 255
 """Bytes of one name on tmpfs; kernfs has no limit and answers ENOENT."""
 REMEMBERED = 50_000
-"""Paths kept before the memory is emptied: a GPU node has about 9,000, but spellings are endless."""
+"""Directories kept before the memory is emptied: a GPU node has about 9,000, but spellings are endless."""
 READ, WRITE, SEARCH = 4, 2, 1
 """Permission bits, as in a mode's last digit."""
 
@@ -82,29 +82,65 @@ class Walk:
     def __init__(self, root: Dir) -> None:
         self.root = root
         self._generation = GENERATION[0]
-        self._known: dict[str, Node] = {}
-        # The subset whose directories everybody may search: only these are remembered for non-root callers.
-        self._plain: dict[str, Node] = {}
+        # Directories by the path they were asked for; "" is the root, of absolute and relative paths alike.
+        self._known: dict[str, Dir] = {"": root}
+        # The subset whose way everybody may search: only these are remembered for non-root callers.
+        self._plain: dict[str, Dir] = {"": root}
 
     def find(self, path: str, caller: Caller) -> Node:
         """The node a path leads to, links followed. ENOENT, ENOTDIR, ELOOP, EACCES, ENAMETOOLONG."""
-        if self._generation != GENERATION[0] or len(self._known) > REMEMBERED:
-            self._generation = GENERATION[0]
-            self._known, self._plain = {}, {}
-        node = (self._plain if caller.uid else self._known).get(path)
-        return self._learn(path, caller) if node is None else node
+        node = self._remembered(path, caller)
+        if node is None or isinstance(node, Link):
+            return self.place(path, caller).node
+        return node
 
     def find_last(self, path: str, caller: Caller) -> Node:
         """The same without following a link that the path itself names."""
-        if not caller.uid and len(path) < PATH_MAX // 4:
-            head, _, name = path.rpartition("/")
-            try:
-                parent = self.find(head, ROOT) if head else self.root
-            except OSError:
-                parent = None  # `place` below says why, of the whole path
-            if isinstance(parent, Dir) and (node := parent.kids().get(name)) is not None:
-                return node
-        return self.place(path, caller, follow=False).node
+        node = self._remembered(path, caller)
+        return self.place(path, caller, follow=False).node if node is None else node
+
+    def _remembered(self, path: str, caller: Caller) -> Node | None:
+        """What the last name of a path is, where its directory is known or easily learnt.
+
+        None for all that is not plain (a missing name, ``.``, ``..``, a closed directory): `place` knows.
+        """
+        if self._generation != GENERATION[0] or len(self._known) > REMEMBERED:
+            self._generation = GENERATION[0]
+            self._known, self._plain = {"": self.root}, {"": self.root}
+        known = self._plain if caller.uid else self._known
+        head, _, name = path.rpartition("/")
+        directory = known.get(head) or self._learn(head, known, caller)
+        if directory is None or (caller.uid and directory.mode & 0o111 != 0o111):
+            return None
+        return directory.kids().get(name)
+
+    def _learn(self, path: str, known: dict[str, Dir], caller: Caller) -> Dir | None:
+        """Look a directory up from the longest known beginning of its path, and remember every step."""
+        if len(path) >= PATH_MAX // 4:  # might be over PATH_MAX in some encoding
+            return None
+        rest: list[str] = []
+        directory: Dir | None = None
+        while directory is None:
+            path, _, name = path.rpartition("/")
+            if name in ("", ".", ".."):
+                return None
+            rest.append(name)
+            directory = known.get(path)
+        while rest:
+            if caller.uid and directory.mode & 0o111 != 0o111:
+                return None
+            name = rest.pop()
+            node = directory.kids().get(name)
+            path = f"{path}/{name}"
+            if isinstance(node, Link) and not caller.uid:  # for others, links may lead through closed places
+                try:
+                    node = self.place(path, caller).node
+                except OSError:
+                    return None
+            if not isinstance(node, Dir):
+                return None
+            known[path] = directory = node
+        return directory
 
     def spot(self, path: str, caller: Caller) -> Spot:
         """Walk to the directory of the last name, which need not exist (LOOKUP_PARENT)."""
@@ -115,35 +151,6 @@ class Walk:
         directory = place.dirs[-1]
         _search(directory, caller, path)
         return Spot(directory, place.path, name, slash=len(body) < len(path))
-
-    def _learn(self, path: str, caller: Caller) -> Node:
-        """Look a path up from the longest remembered beginning, and remember every step.
-
-        Whatever is not plain (``.``, ``..``, a missing name, a closed directory) is left to `place`, which
-        knows the errno.
-        """
-        known = self._plain if caller.uid else self._known
-        head, rest = path, []
-        node: Node | None = None
-        if len(path) < PATH_MAX // 4:  # shorter than PATH_MAX in any encoding
-            while node is None:
-                head, _, name = head.rpartition("/")
-                if name in ("", ".", ".."):
-                    return self.place(path, caller).node
-                rest.append(name)
-                node = known.get(head) if head else self.root
-        while rest and isinstance(node, Dir) and (not caller.uid or node.mode & 0o111 == 0o111):
-            name = rest.pop()
-            node = node.kids().get(name)
-            head = f"{head}/{name}" if head or path[0] == "/" else name
-            if isinstance(node, Link):
-                node = self.place(head, caller, asked=path).node
-                if caller.uid:
-                    break  # the link may lead through closed directories: not to be remembered
-            if node is None:
-                break
-            known[head] = node
-        return self.place(path, caller).node if rest or node is None else node
 
     def place(self, path: str, caller: Caller, *, follow: bool = True, asked: str | None = None) -> Place:
         """The whole walk: links, ``..``, search permission, and the right errno.

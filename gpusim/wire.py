@@ -77,6 +77,10 @@ class Channel:
         except OSError:
             return  # it has gone already
 
+    def __del__(self) -> None:
+        # A client's thread that ends, or a client that is dropped, takes its connection with it.
+        self.close()
+
     def close(self) -> None:
         """Close both directions."""
         self._reader.close()
