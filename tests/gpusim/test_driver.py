@@ -1,4 +1,4 @@
-"""Writes to the partition files: what is accepted, what each refusal answers, and what changes (kernel.md 2.1-2.4)."""
+"""Writes to the partition files: what is accepted, what a refusal answers, what changes (kernel.md 2.1-2.4)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ MEMORY = f"{PCI}/current_memory_partition"
 OLD = {"kernel": "6.8.0-79-generic", "driver": "in-tree"}
 
 
-def one(product: str = "MI355X", count: int = 1, kernel: str = "6.15", driver: str = "in-tree", **gpu: Any) -> Machine:
+def one(
+    product: str = "MI355X", count: int = 1, kernel: str = "6.15", driver: str = "in-tree", **gpu: Any
+) -> Machine:
     return Machine(node(product, count, kernel=kernel, driver=driver, gpu=gpu))
 
 
@@ -59,8 +61,10 @@ def test_three_letters_at_the_start_are_enough_and_all_bytes_are_taken(data: byt
     assert machine.read(CURRENT) == f"{mode}\n".encode()
 
 
-@pytest.mark.parametrize("data", [b" cpx", b"\n", b"CP", b"CP\n", b"xcpx", b"\0", b"UNKNOWN", b"\xff\xfe\xfd", b"8"])
-def test_anything_else_is_EINVAL_and_changes_nothing(data: bytes) -> None:
+@pytest.mark.parametrize(
+    "data", [b" cpx", b"\n", b"CP", b"CP\n", b"xcpx", b"\0", b"UNKNOWN", b"\xff\xfe\xfd", b"8"]
+)
+def test_anything_else_is_einval_and_changes_nothing(data: bytes) -> None:
     machine = one(mode="DPX")
     assert refused(machine, data) == errno.EINVAL
     assert machine.read(CURRENT) == b"DPX\n"
@@ -79,7 +83,7 @@ def test_writing_nothing_is_no_write() -> None:
     ("product", "refusals"),
     [("MI355X", {"TPX"}), ("MI300X", {"TPX"}), ("MI300A", {"DPX", "QPX"})],
 )
-def test_a_mode_the_xccs_do_not_allow_is_EINVAL(product: str, refusals: set[str]) -> None:
+def test_a_mode_the_xccs_do_not_allow_is_einval(product: str, refusals: set[str]) -> None:
     # DPX wants a multiple of 4 XCCs, TPX exactly 6, QPX exactly 8.
     for mode in MODES:
         machine = one(product)
@@ -129,7 +133,7 @@ def test_modes_under_a_memory_mode(
             assert machine.read(CURRENT) == f"{start}\n".encode()
 
 
-def test_SPX_while_memory_is_in_NPS4_is_refused() -> None:
+def test_spx_while_memory_is_in_nps4_is_refused() -> None:
     # dump mi300x-partition-errors: NPS4 only goes with CPX there; set NPS1 first.
     assert refused(one("MI300X", nps=4, mode="CPX"), b"SPX") == errno.EINVAL
 
@@ -151,7 +155,7 @@ def test_the_present_mode_is_success_without_a_busy_check() -> None:
     assert machine.driver.topology is before
 
 
-def test_NPS_is_checked_before_the_busy_processes() -> None:
+def test_nps_is_checked_before_the_busy_processes() -> None:
     machine = one(mode="DPX", nps=2)
     machine.open("/dev/kfd", machine.process())
     assert refused(machine, b"SPX") == errno.EINVAL
@@ -245,7 +249,11 @@ def test_a_minor_of_a_partition_that_does_not_exist_gives_no_context() -> None:
 
 @pytest.mark.parametrize(
     ("view", "code"),
-    [({"uid": 1000}, errno.EACCES), ({"readonly": True}, errno.EROFS), ({"uid": 1000, "readonly": True}, errno.EACCES)],
+    [
+        ({"uid": 1000}, errno.EACCES),
+        ({"readonly": True}, errno.EROFS),
+        ({"uid": 1000, "readonly": True}, errno.EACCES),
+    ],
 )
 def test_others_cannot_write(view: dict[str, Any], code: int) -> None:
     machine = one()
@@ -271,7 +279,11 @@ def test_available_compute_partition_cannot_be_written_even_by_root() -> None:
 def test_a_switch_moves_the_gpus_nodes_to_the_end_and_keeps_its_minors() -> None:
     machine = one(count=3)
     before = {bdf: gpu.drm for bdf, gpu in machine.driver.gpus.items()}
-    assert [found.facts.bdf for _, found in machine.driver.topology.gpu_nodes()] == [BDF, OTHER, "0000:65:00.0"]
+    assert [found.facts.bdf for _, found in machine.driver.topology.gpu_nodes()] == [
+        BDF,
+        OTHER,
+        "0000:65:00.0",
+    ]
     machine.switch(BDF, "DPX")
     nodes = list(machine.driver.topology.gpu_nodes())
     assert [found.facts.bdf for _, found in nodes] == [OTHER, "0000:65:00.0", BDF, BDF]
@@ -346,7 +358,7 @@ def test_a_memory_mode_is_only_recorded(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"NPS4", b"NPS", b" NPS2", b"2", b"\n", b"NPS9"])
-def test_a_memory_mode_that_is_not_offered_is_EINVAL(data: bytes) -> None:
+def test_a_memory_mode_that_is_not_offered_is_einval(data: bytes) -> None:
     machine = one()
     assert refused(machine, data, MEMORY) == errno.EINVAL
     assert machine.driver.requested_nps == {}
@@ -391,7 +403,9 @@ def test_named_takes_bytes_only_as_far_as_three() -> None:
         ("6.12", "in-tree", 8, None),
     ],
 )
-def test_the_automatic_mode_follows_the_memory_mode(kernel: str, driver: str, nps: int, mode: str | None) -> None:
+def test_the_automatic_mode_follows_the_memory_mode(
+    kernel: str, driver: str, nps: int, mode: str | None
+) -> None:
     assert automatic(MI300X, nps, behaviour(kernel, driver)) == mode
 
 

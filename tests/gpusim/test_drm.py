@@ -25,7 +25,7 @@ def drm_of(machine: Machine, device: str) -> list[str]:
 # The allocator
 
 
-def test_the_first_devices_get_card0_and_renderD128_and_count_up() -> None:
+def test_the_first_devices_get_card0_and_renderd128_and_count_up() -> None:
     minors = Minors(extended=True)
     assert [minors.allocate(render=True) for _ in range(3)] == [Nodes(0, 128), Nodes(1, 129), Nodes(2, 130)]
 
@@ -112,7 +112,13 @@ def test_card_0_belongs_to_the_bmc_which_has_no_render_node() -> None:
     assert drm_of(machine, bmc) == ["card0"]
     assert machine.read("/sys/class/drm/card0/device/vendor") == b"0x1a03\n"
     assert machine.read("/sys/class/drm/renderD128/device/vendor") == b"0x1002\n"
-    assert machine.list("/sys/class/drm/card0-VGA-1") == ["device", "enabled", "status", "subsystem", "uevent"]
+    assert machine.list("/sys/class/drm/card0-VGA-1") == [
+        "device",
+        "enabled",
+        "status",
+        "subsystem",
+        "uevent",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +175,7 @@ def test_without_the_display_card_all_64_are_there_again() -> None:
     assert len(Machine(spec).list("/sys/class/kfd/kfd/topology/nodes")) == 8 + 64
 
 
-def test_with_extended_minors_the_last_partition_is_card192_and_renderD191() -> None:
+def test_with_extended_minors_the_last_partition_is_card192_and_renderd191() -> None:
     machine = Machine(node(bmc=True, gpu={"mode": "CPX"}))
     assert drm_of(machine, "/sys/devices/platform/amdgpu_xcp_55") == ["card192", "renderD191"]
     assert len(machine.list("/sys/class/kfd/kfd/topology/nodes")) == 8 + 64
@@ -201,7 +207,12 @@ def test_a_gpu_that_finds_no_minor_at_all_is_not_bound() -> None:
 def test_old_in_tree_kernels_list_a_control_link_beside_the_card_of_the_pci_device_only() -> None:
     machine = Machine(node("MI300A", 4, kernel="6.8.0-79-generic", driver="in-tree"))
     homes = [gpu.home for gpu in machine.driver.gpus.values()]
-    assert [drm_of(machine, home)[1] for home in homes] == ["controlD64", "controlD72", "controlD80", "controlD88"]
+    assert [drm_of(machine, home)[1] for home in homes] == [
+        "controlD64",
+        "controlD72",
+        "controlD80",
+        "controlD88",
+    ]
     assert machine.readlink(f"{homes[1]}/drm/controlD72") == "card8"
     assert drm_of(machine, "/sys/devices/platform/amdgpu_xcp.0") == ["card1", "renderD129"]
 

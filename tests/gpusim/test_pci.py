@@ -164,7 +164,7 @@ def test_root_may_write_an_online_numa_node(data: bytes, value: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"8", b"-2", b"two", b"\n", b" 3", b"1_0", b"3\n\n"])
-def test_any_other_numa_node_is_EINVAL(data: bytes) -> None:
+def test_any_other_numa_node_is_einval(data: bytes) -> None:
     machine = one()
     with pytest.raises(OSError) as refused:
         machine.write(f"{PCI}/numa_node", data)

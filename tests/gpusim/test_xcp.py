@@ -166,7 +166,7 @@ def test_slots_that_are_undone_are_given_again() -> None:
         assert slots.take("b", 1) == 1
 
 
-def test_slots_refuse_the_65th_device_with_ENODEV() -> None:
+def test_slots_refuse_the_65th_device_with_enodev() -> None:
     slots = Slots(lowest_free=True, freed=True)
     for number in range(64):
         assert slots.take("gpu", number) == number
