@@ -48,10 +48,6 @@ class DictHost:
         self.stat(path)
 
 
-class Killed(BaseException):
-    """The process is gone: nothing after this line runs."""
-
-
 class StoreApi:
     """`devplugin.kube.Api` over a store in this process, with a place to cut before and after each call.
 

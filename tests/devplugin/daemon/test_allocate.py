@@ -365,6 +365,21 @@ def test_a_patch_that_was_not_written_grants_nothing(store: Store, api: StoreApi
     assert lock(store) is not None
 
 
+def test_when_nobody_can_tell_whether_the_patch_was_written_nothing_is_granted(
+    store: Store, api: StoreApi
+) -> None:
+    schedule(store, "p", [thing(4)])
+
+    def gone(number: int, when: str, call: str) -> None:
+        if number >= 2:
+            raise kube.Unavailable("connection refused")
+
+    api.cut = gone
+    with pytest.raises(kube.Unavailable):
+        allocate(api)
+    assert api.calls[2:] == ["patch pod", "get pod"]
+
+
 def test_before_the_first_discovery_nothing_is_granted(store: Store, api: StoreApi) -> None:
     schedule(store, "p", [thing(4)])
     with pytest.raises(kube.Unavailable, match="not known yet"):
