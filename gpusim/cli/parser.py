@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import textwrap
 from typing import Any
 
 
@@ -12,12 +13,14 @@ class Command(argparse.ArgumentParser):
 
     Args:
         examples: lines shown after the flags.
+        description: prose, wrapped here.
         module: where ``add_arguments(parser)`` and ``run(args) -> int`` are, imported when it is used.
         named: whatever `argparse.ArgumentParser` takes.
     """
 
-    def __init__(self, *, examples: str = "", module: str = "", **named: Any) -> None:
+    def __init__(self, *, description: str, examples: str = "", module: str = "", **named: Any) -> None:
         super().__init__(
+            description=textwrap.fill(description, 79),
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             epilog=f"examples:\n{examples}" if examples else None,

@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpusim.errors import GpusimError
+from gpusim.nodes import PAGE
+from gpusim.tree import ROOT, Attr, Caller, CharDev, Dir, Link, Tree
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -107,9 +109,13 @@ def render(machine: Source, directory: str | os.PathLike[str], *, force: bool = 
             os.makedirs(target)
         root = os.open(target, _DIRECTORY)
         try:
-            writer.fill("/", tops, root)
+            if (nodes := _nodes(machine)) is not None:
+                writer.fill_from_nodes("/", nodes, root)
+            else:
+                writer.fill("/", tops, root)
         finally:
             os.close(root)
+        writer.report.skipped.sort()
     except BaseException:
         for name in tops:
             _remove(f"{target}/{name}")
@@ -152,53 +158,110 @@ class _Writer:
 
     def fill(self, path: str, names: Sequence[str], directory: int) -> None:
         """Write what the machine has in `path` below the open descriptor `directory`."""
-        machine, report, umask = self.machine, self.report, self.umask
-        prefix = "/" if path == "/" else f"{path}/"
-        seen, kind = None, ""
+        machine = self.machine
         for name in names:
-            inner = prefix + name
+            inner = f"{path}/{name}" if path != "/" else f"/{name}"
             stat = machine.stat(inner, follow=False)
-            if stat.kind is not seen:  # asking an Enum for its name costs as much as a small read
-                seen = stat.kind
-                kind = seen.name
-            if kind == "DIRECTORY":
-                self.directory(inner, name, stat.mode, directory)
-                continue
-            if kind == "LINK":
-                os.symlink(_inside(machine.readlink(inner), inner), name, dir_fd=directory)
-                report.links += 1
-                continue
-            content = b""
-            if kind == "CHARACTER":
-                report.devices += 1
-            else:
-                try:
-                    content = machine.read(inner)
-                except OSError as error:
-                    report.skipped.append((inner, errno.errorcode.get(error.errno or 0, "EIO")))
-                    continue
-                report.files += 1
-            mode = stat.mode & 0o7777
-            descriptor = os.open(name, _NEW_FILE, mode, dir_fd=directory)
-            try:
-                while content:
-                    content = content[os.write(descriptor, content) :]
-                if mode & umask:
-                    os.fchmod(descriptor, mode)
-            finally:
-                os.close(descriptor)
+            match stat.kind.name:
+                case "DIRECTORY":
+                    made = self.enter(name, directory)
+                    try:
+                        self.fill(inner, _names(machine, inner), made)
+                    finally:
+                        self.leave(made, stat.mode)
+                case "LINK":
+                    self.link(name, inner, machine.readlink(inner), directory)
+                case "CHARACTER":
+                    self.device(name, stat.mode, directory)
+                case _:
+                    self.attribute(name, inner, stat.mode, directory)
 
-    def directory(self, path: str, name: str, mode: int, above: int) -> None:
-        """One directory with its content; its mode comes last, it may forbid writing."""
+    def fill_from_nodes(self, path: str, source: Dir, directory: int) -> None:
+        """The same for a machine of this process: its nodes at hand, no path is looked up."""
+        for name, node in source.kids().items():
+            inner = f"{path}/{name}" if path != "/" else f"/{name}"
+            mode = node.mode
+            if isinstance(node, Attr):
+                self.attribute(_checked(name, path), inner, mode, directory, node)
+            elif isinstance(node, Dir):
+                made = self.enter(_checked(name, path), directory)
+                try:
+                    self.fill_from_nodes(inner, node, made)
+                finally:
+                    self.leave(made, mode)
+            elif isinstance(node, Link):
+                self.link(_checked(name, path), inner, node.target, directory)
+            elif isinstance(node, CharDev):
+                self.device(_checked(name, path), mode, directory)
+            else:
+                self.attribute(_checked(name, path), inner, mode, directory)
+
+    def enter(self, name: str, above: int) -> int:
+        """A new directory, open."""
         os.mkdir(name, 0o755, dir_fd=above)
         self.report.directories += 1
-        descriptor = os.open(name, _DIRECTORY, dir_fd=above)
+        return os.open(name, _DIRECTORY, dir_fd=above)
+
+    def leave(self, directory: int, mode: int) -> None:
+        """Close a directory; its mode comes last, it may forbid writing."""
+        if mode & 0o7777 != 0o755 & ~self.umask:
+            os.fchmod(directory, mode & 0o7777)
+        os.close(directory)
+
+    def link(self, name: str, path: str, target: str, directory: int) -> None:
+        """A symbolic link."""
+        os.symlink(_inside(target, path), name, dir_fd=directory)
+        self.report.links += 1
+
+    def device(self, name: str, mode: int, directory: int) -> None:
+        """A device node, as the empty file it becomes."""
+        self.write(name, b"", mode, directory)
+        self.report.devices += 1
+
+    def attribute(self, name: str, path: str, mode: int, directory: int, node: Attr | None = None) -> None:
+        """A file with what reading it gives, unless that fails."""
         try:
-            self.fill(path, _names(self.machine, path), descriptor)
-            if mode & 0o7777 != 0o755 & ~self.umask:
-                os.fchmod(descriptor, mode & 0o7777)
+            content = _shown(node) if node is not None else None
+            if content is None:
+                content = self.machine.read(path)
+        except OSError as error:
+            self.report.skipped.append((path, errno.errorcode.get(error.errno or 0, "EIO")))
+            return
+        self.write(name, content, mode, directory)
+        self.report.files += 1
+
+    def write(self, name: str, content: bytes, mode: int, directory: int) -> None:
+        """A new file of exactly that mode, whatever the umask."""
+        mode &= 0o7777
+        descriptor = os.open(name, _NEW_FILE, mode, dir_fd=directory)
+        try:
+            while content:
+                content = content[os.write(descriptor, content) :]
+            if mode & self.umask:
+                os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)
+
+
+def _nodes(machine: Source) -> Dir | None:
+    """The root directory of a machine in this process, seen by root; None: ask by path."""
+    tree, caller = getattr(machine, "tree", None), getattr(machine, "caller", None)
+    return tree.root if isinstance(tree, Tree) and isinstance(caller, Caller) and not caller.uid else None
+
+
+def _shown(node: Attr) -> bytes | None:
+    """What the host's root reads, for the usual attribute; None: let the tree say, it knows every case."""
+    if not node.mode & 0o444:
+        return None
+    if node.guard is not None:
+        node.guard(ROOT)
+    show = node.show
+    content = show() if callable(show) else show
+    if content is None:
+        return None
+    if isinstance(content, str):
+        content = content.encode()
+    return content if len(content) < PAGE else None
 
 
 def _inside(target: str, link: str) -> str:
@@ -209,9 +272,15 @@ def _inside(target: str, link: str) -> str:
 def _names(machine: Source, path: str) -> Sequence[str]:
     names = machine.list(path)
     for name in names:
-        if "/" in name or name in ("", ".", ".."):
-            raise RenderError(f"{path}: the machine lists {name!r}, which is no file name")
+        _checked(name, path)
     return names
+
+
+def _checked(name: str, path: str) -> str:
+    """`name`, unless it would lead out of the directory."""
+    if "/" in name or name in ("", ".", ".."):
+        raise RenderError(f"{path}: the machine lists {name!r}, which is no file name")
+    return name
 
 
 def _umask() -> int:

@@ -273,7 +273,7 @@ def test_every_command_teaches_with_its_help(capsys: Output, command: str) -> No
 def test_the_help_names_every_command(capsys: Output) -> None:
     assert run("--help") == 0
     told = capsys.readouterr().out
-    assert all(re.search(rf"^    {command} ", told, re.MULTILINE) for command in COMMANDS)
+    assert all(re.search(rf"^    {command}( |$)", told, re.MULTILINE) for command in COMMANDS)
 
 
 def test_the_command_line_loads_without_the_heavy_libraries() -> None:

@@ -6,14 +6,16 @@ import errno
 import os
 import stat
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusim.export.render import RenderError, render
+from gpusim.machine import View
 from gpusim.tree import Attr, Caller, CharDev, Dir, File, Kind, Link, Node, Tree
 
 
@@ -152,8 +154,22 @@ NAMES = st.text(string.ascii_letters + string.digits + "._-:", min_size=1, max_s
     lambda name: name not in (".", "..")
 )
 MODES = st.sampled_from([0o444, 0o644, 0o600, 0o755])
+
+
+def broken() -> str:
+    raise OSError(errno.ENODEV, "gone")
+
+
+ATTRIBUTES = st.builds(
+    Attr,
+    st.sampled_from(["text\n", b"bytes", "", None, "x" * 5000, lambda: "computed\n", broken]),
+    guard=st.sampled_from([None, lambda caller: None, denied]),
+    mode=st.sampled_from([0o444, 0o644, 0o200, 0o400]),
+    sysfs=st.booleans(),
+)
 TREES = st.recursive(
     st.builds(lambda content, mode: File(content, mode=mode), st.binary(max_size=40), MODES)
+    | ATTRIBUTES
     | st.builds(Link, st.sampled_from(["x", "../x", "a/b"]))
     | st.builds(CharDev, st.just(226), st.integers(0, 255), MODES),
     lambda inner: st.builds(Dir, st.dictionaries(NAMES, inner, max_size=4)),
@@ -170,23 +186,31 @@ def walk(tree: Tree, path: str = "/") -> Iterator[tuple[str, Node]]:
             yield from walk(tree, inner)
 
 
-@given(st.dictionaries(NAMES, TREES, max_size=4))
+@given(st.dictionaries(NAMES, TREES, max_size=4), st.sampled_from([Tree, View]))
 def test_what_is_rendered_is_what_the_machine_hands_out(
-    tmp_path_factory: pytest.TempPathFactory, entries: dict[str, Node]
+    tmp_path_factory: pytest.TempPathFactory, entries: dict[str, Node], reach: Callable[[Any], Any]
 ) -> None:
+    """Both ways: by path, as from a served machine, and from the nodes of a machine of this process."""
     tree = Tree(Dir(entries))
     out = tmp_path_factory.mktemp("tree")
-    render(tree, out)
-    written = {"/" + str(path.relative_to(out)) for path in out.rglob("*")}
-    assert written == {path for path, _ in walk(tree)}
+    report = render(tree if reach is Tree else View(tree), out)
+    unreadable = {}
     for path, node in walk(tree):
         there = Path(f"{out}{path}")
         if node.kind is Kind.LINK:
             assert os.readlink(there) == tree.readlink(path)
             continue
-        assert stat.S_IMODE(there.stat().st_mode) == tree.stat(path).mode
         if node.kind is Kind.FILE:
-            assert there.read_bytes() == tree.read(path)
+            try:
+                content = tree.read(path)
+            except OSError as error:
+                unreadable[path] = errno.errorcode[error.errno or 0]
+                continue
+            assert there.read_bytes() == content
         elif node.kind is Kind.CHARACTER:
             assert there.is_file()
             assert there.read_bytes() == b""
+        assert stat.S_IMODE(there.stat().st_mode) == tree.stat(path).mode
+    assert dict(report.skipped) == unreadable
+    written = {"/" + str(path.relative_to(out)) for path in out.rglob("*")}
+    assert written == {path for path, _ in walk(tree)} - unreadable.keys()
