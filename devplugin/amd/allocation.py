@@ -13,7 +13,7 @@ from typing import Any
 from devplugin.amd import cumask
 from devplugin.amd.devices import Catalogue, Device
 from devplugin.amd.inventory import Inventory, Partition
-from devplugin.amd.settings import MODE_CU, Settings
+from devplugin.amd.settings import Settings
 from devplugin.amd.taken import RECORD, Taken, read_record, rebuild, write_record
 from devplugin.hami import Claim, Pod
 from devplugin.vendor import Allocation, ContainerEdits, DeviceNode, FactRequest, Mount, Refused
@@ -119,18 +119,6 @@ def allocate(
         edits=ContainerEdits(envs=envs, mounts=mounts, devices=_nodes(shares)),
         annotations=records,
         notes=(*taken.warnings, *_notes(claim, shares, masks)),
-    )
-
-
-def notices(inventory: Inventory, settings: Settings) -> tuple[str, ...]:
-    """What to log once about how Allocate treats this node: partitioned GPUs in cu mode (decision 9)."""
-    if settings.mode != MODE_CU:
-        return ()
-    return tuple(
-        f"GPU {gpu.bdf} is in {gpu.compute} and shared as a whole: a pod gets its {len(gpu.partitions)} "
-        "render nodes, with one CU mask for each partition it may use"
-        for gpu in inventory.gpus
-        if len(gpu.partitions) > 1
     )
 
 

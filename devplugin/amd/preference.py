@@ -149,8 +149,9 @@ class _Layout:
             # Every device serves already: only now a second slot of a GPU (decision 26).
             low, high = high, room
         by_gpu: dict[int, int] = {}
-        for group, ids in zip(self.groups, free, strict=True):
-            by_gpu[group.gpu] = by_gpu.get(group.gpu, 0) + len(ids)
+        for g, ids in enumerate(free):
+            gpu = self.groups[g].gpu
+            by_gpu[gpu] = by_gpu.get(gpu, 0) + len(ids)
         order = sorted(
             range(len(self.groups)), key=lambda g: (by_gpu[self.groups[g].gpu], self.groups[g].gpu, g)
         )

@@ -7,7 +7,8 @@ into a small one over counts:
 
 * Groups that look alike to all others (the GPUs of one socket) merge into one *module*, and modules merge
   again; a module is a table "total taken → best sum inside". Merging is a min-plus convolution, because the
-  weight between two modules is uniform: ``m·a·b``. Real nodes merge down to a single module. Exact.
+  weight between two modules is uniform: ``m·a·b``; equal groups even have a closed form (`_pile`). Real
+  nodes merge down to a single module. Exact.
 * What does not merge (irregular links) is enumerated over the counts of the modules left, except that
   groups whose members belong together are taken wholly or not at all but for one. Exact, up to `LIMIT`
   combinations: that covers 16 GPUs with any weights whatever.
@@ -22,12 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from operator import add
 
 LIMIT = 1 << 17
 """Most combinations that are enumerated (about 20 ms)."""
 
-_NEVER = 1 << 1 << 14
+_NEVER = 1 << (1 << 14)
 """More than any cost: impossible."""
 
 
@@ -114,8 +116,12 @@ class Structure:
             for g, weight in enumerate(self.inside)
         ]
         bounds = list(zip(low, high, strict=True))
+        rank = {group: position for position, group in enumerate(order)}
         for merge in self.merges:
-            table, bound = _fold(merge, tables, bounds, spare, unit)
+            members = tuple(sorted(merge.members, key=lambda member: rank.get(member, member)))
+            table, bound = _fold(
+                _Merge(members, merge.weight), tables, bounds, spare, unit=unit, inside=self.inside
+            )
             tables.append(table)
             bounds.append(bound)
         roots = [tables[root] for root in self.roots]
@@ -171,24 +177,51 @@ def _fold(
     tables: Sequence[_Table],
     bounds: Sequence[tuple[int, int]],
     spare: tuple[int, int, int],
+    *,
     unit: int,
+    inside: Sequence[int],
 ) -> tuple[_Table, tuple[int, int]]:
-    """The table of merged modules.
+    """The table of merged modules, `merge.members` in tie order.
 
-    With ``m·a·b = m/2·((a+b)² − a² − b²)`` the weight across becomes a matter of each table alone, and
+    With ``m·a·b = m/2·((a+b)² - a² - b²)`` the weight across becomes a matter of each table alone, and
     what remains is a plain min-plus convolution.
     """
     half = unit * merge.weight // 2
-    low = high = 0
-    total: _Table | None = None
+    piles: dict[object, list[int]] = {}
     for member in merge.members:
         table = tables[member]
-        bent = _Table(table.low, [x - half * c * c for c, x in enumerate(table.costs, table.low)])
-        low += bounds[member][0]
-        high += bounds[member][1]
-        total = bent if total is None else _convolve(total, bent, low, high, spare)
+        leaf = member < len(inside)
+        piles.setdefault((inside[member], table.low, table.high) if leaf else member, []).append(member)
+    low = high = 0
+    total: _Table | None = None
+    for members in piles.values():
+        bent = [
+            _Table(table.low, [x - half * c * c for c, x in enumerate(table.costs, table.low)])
+            for table in (tables[member] for member in members)
+        ]
+        pile, least, most = bent[0], *(sum(bounds[member][end] for member in members) for end in (0, 1))
+        if len(bent) > 1:
+            pile = _pile(bent, evenly=unit * (inside[members[0]] - merge.weight) > 0)
+            pile = _clip(pile, least, most, spare)
+        low, high = low + least, high + most
+        total = pile if total is None else _convolve(total, pile, low, high, spare)
     assert total is not None
     return _Table(total.low, [x + half * c * c for c, x in enumerate(total.costs, total.low)]), (low, high)
+
+
+def _pile(bent: Sequence[_Table], *, evenly: bool) -> _Table:
+    """The convolution of groups of one kind and size, given in tie order.
+
+    Where taking more of a group costs ever more, the cheapest steps of all come first (the merge of
+    convex tables); where it costs ever less, groups are filled one after the other.
+    """
+    steps = [b - a for table in bent for a, b in pairwise(table.costs)]
+    if evenly:
+        steps.sort()
+    return _Table(
+        sum(table.low for table in bent),
+        list(accumulate(steps, initial=sum(table.costs[0] for table in bent))),
+    )
 
 
 def _convolve(a: _Table, b: _Table, low: int, high: int, spare: tuple[int, int, int]) -> _Table:
@@ -202,15 +235,6 @@ def _convolve(a: _Table, b: _Table, low: int, high: int, spare: tuple[int, int, 
     if len(a.costs) == 1:
         shift = a.costs[0]
         return _Table(first, [x + shift for x in b.costs[first - base : last + 1 - base]])
-    if len(a.costs) <= 16 < last - first:
-        # One row for each count of the short one, shifted; faster than one minimum for each total.
-        n = len(a.costs)
-        rows = (
-            [_NEVER] * i + [x + cost for x in b.costs] + [_NEVER] * (n - 1 - i)
-            for i, cost in enumerate(a.costs)
-        )
-        costs = list(map(min, *(row[first - base : last + 1 - base] for row in rows)))
-        return _Table(first, costs)
     return _Table(first, _pairwise(a.costs, b.costs, range(first - base, last + 1 - base)))
 
 
