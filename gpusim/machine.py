@@ -179,7 +179,6 @@ class Machine(View):
     def close(self, handle: Handle) -> None:
         """Close what `open` gave."""
         self.processes.close(handle)
-        self._unplugged.discard(handle.number)
         self.events.append({"event": "closed", "pid": handle.pid, "path": handle.path})
 
     def exit(self, process: Process) -> None:

@@ -187,7 +187,7 @@ def _compute_entries(gpu: Gpu, rules: Behaviour, actions: Actions) -> dict[str, 
 
 
 def _memory_entries(gpu: Gpu, rules: Behaviour, actions: Actions) -> dict[str, Node]:
-    """current_ and available_memory_partition (kernel.md 2.4; a guest up to 6.12 has neither, kernel.md 7)."""
+    """current_ and available_memory_partition (kernel.md 2.4; up to 6.12 not in a guest, kernel.md 7)."""
 
     def current() -> str:
         return f"NPS{gpu.nps}\n"

@@ -27,7 +27,8 @@ class Slots:
 
     Args:
         lowest_free: since 6.10 a device takes the lowest free number; before, numbers only grew.
-        freed: whether an unplug gives numbers back; if not, the device stays behind without drm/.
+        freed: whether an unplug gives numbers back; if not, the device stays behind without drm/. No
+            release frees numbers and still counts up.
     """
 
     __slots__ = ("_freed", "_lowest_free", "_next", "_owners")
@@ -72,9 +73,7 @@ class Slots:
     def release(self, number: int) -> None:
         """The GPU is gone: the number is free again, or its device lingers, by release."""
         if self._freed:
-            del self._owners[number]
-            if self._lowest_free:
-                self._next = min(self._next, number)
+            self.undo(number)
         else:
             self._owners[number] = None
 

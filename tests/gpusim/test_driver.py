@@ -1,4 +1,4 @@
-"""Writes to the partition files: what is accepted, what a refusal answers, what changes (kernel.md 2.1-2.4)."""
+"""Writes to the partition files: what is accepted, refused and changed (kernel.md 2.1-2.4)."""
 
 from __future__ import annotations
 

@@ -223,6 +223,21 @@ def test_a_returning_gpu_takes_the_freed_minors_and_joins_kfd_last_in_the_automa
     assert [found.facts.bdf for _, found in machine.driver.topology.gpu_nodes()] == [OTHER] * 8 + [BDF]
 
 
+def test_a_returning_guest_keeps_the_mode_its_host_chose() -> None:
+    machine = Machine(node("MI355X-VF", 1, kernel="7.0", driver="in-tree", gpu={"mode": "DPX"}))
+    machine.remove(BDF)
+    machine.add(BDF)
+    assert machine.gpu(BDF).mode == "DPX"
+
+
+def test_a_returning_gpu_has_the_numa_node_that_firmware_says() -> None:
+    machine = machine_of(1)
+    machine.write(f"/sys/bus/pci/devices/{BDF}/numa_node", b"5")
+    machine.remove(BDF)
+    machine.add(BDF)
+    assert machine.read(f"/sys/bus/pci/devices/{BDF}/numa_node") == b"0\n"
+
+
 def test_another_device_may_take_the_freed_minors_first() -> None:
     machine = machine_of(2)
     first, second = (machine.gpu(bdf).drm for bdf in (BDF, OTHER))
@@ -281,13 +296,17 @@ def test_a_fork_is_equal_and_goes_its_own_way() -> None:
     machine.put("/etc/note", b"one")
     fork = machine.fork()
     assert everything(fork) == everything(machine)
-    before = everything(machine)
+    before, events = everything(machine), list(machine.events)
     fork.switch(BDF, "CPX")
+    fork.write(f"/sys/bus/pci/devices/{BDF}/current_memory_partition", b"NPS2")
     fork.put("/etc/note", b"two")
     fork.remove(OTHER)
     fork.gpu(BDF).vram_used = 5
     fork.process()
     assert everything(machine) == before
+    assert everything(machine.fork()) == before  # a new tree, so nothing remembered speaks for the state
+    assert machine.events == events
+    assert machine.driver.requested_nps == {}
     assert machine.driver.topology is not fork.driver.topology
     assert len(machine.processes) == 0
     machine.switch(OTHER, "DPX")

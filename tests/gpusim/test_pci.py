@@ -123,6 +123,8 @@ def test_memory_in_use_is_what_the_gpu_uses_now() -> None:
 def test_a_small_bar_shows_256_mib_of_the_memory() -> None:
     machine = Machine(node(count=1, large_bar=False))
     assert text(machine, "mem_info_vis_vram_total") == f"{256 << 20}\n"
+    small = Machine(node("STRIX_POINT", 1, large_bar=False, gpu={"vram_bytes": 128 << 20, "vram_used": 0}))
+    assert text(small, "mem_info_vis_vram_total") == f"{128 << 20}\n"
 
 
 def test_a_unique_id_is_sixteen_lower_case_digits() -> None:
