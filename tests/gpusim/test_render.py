@@ -115,11 +115,13 @@ def test_force_replaces_an_earlier_rendering(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(errno.ENOSPC, "full"), RuntimeError("bug")])
 @pytest.mark.parametrize("existed", [False, True])
+@pytest.mark.parametrize("reach", [Tree, View])
 def test_nothing_half_written_is_left(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     failure: BaseException | type[BaseException],
     existed: bool,
+    reach: Callable[[Any], Any],
 ) -> None:
     out = tmp_path / "out"
     if existed:
@@ -137,16 +139,18 @@ def test_nothing_half_written_is_left(
 
     monkeypatch.setattr(os, "open", opened)
     with pytest.raises(failure if isinstance(failure, type) else type(failure)):
-        render(tree, out)
+        render(tree if reach is Tree else View(tree), out)
     monkeypatch.undo()
     assert os.listdir(tmp_path) == (["out"] if existed else [])
     assert not existed or os.listdir(out) == []
 
 
-def test_a_name_that_leaves_the_directory_is_refused(tmp_path: Path) -> None:
-    tree = Tree(Dir({"sys": Dir({"../../escape": File(b"x")})}))
-    with pytest.raises(RenderError, match="no file name"):
-        render(tree, tmp_path / "out")
+@pytest.mark.parametrize("name", ["../../escape", "..", ".", ""])
+def test_a_name_that_leaves_the_directory_is_refused(tmp_path: Path, name: str) -> None:
+    tree = Tree(Dir({"sys": Dir({name: File(b"x")})}))
+    for machine in (tree, View(tree)):
+        with pytest.raises(RenderError, match="no file name"):
+            render(machine, tmp_path / "out")
     assert os.listdir(tmp_path) == []
 
 
