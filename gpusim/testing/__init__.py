@@ -1,0 +1,1 @@
+"""What tests of the simulator and of plugins share."""
