@@ -134,7 +134,8 @@ class Later:
     def check(self, value: object) -> None:
         """Accept the default; refuse all else by name and value."""
         if value != self.default:
-            raise SettingsError(f"{self.name}={shown(str(value))}: not yet supported, leave it out")
+            told = shown(value) if isinstance(value, str) else str(value).lower()
+            raise SettingsError(f"{self.name}={told}: not yet supported, leave it out")
 
 
 def add_flag(

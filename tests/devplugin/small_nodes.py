@@ -46,7 +46,7 @@ def gpu_node(index: int, minor: int, location: int, cus: int, **more: Any) -> Tr
         "location_id": location,
         "domain": 0,
         "drm_render_minor": minor,
-        "unique_id": 0x1000 + (location >> 3),
+        "unique_id": 0x1000 + (location >> 3) + (more.get("domain", 0) << 32),
         "num_cp_queues": 24,
         "num_xcc": 8,
     }
