@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -223,7 +224,8 @@ def act(stage: Stage, fixture: str) -> None:
     )
     stage.until("the machine's socket", (scratch / "node.sock").exists)
     stage.until("the API server's kubeconfig", (scratch / "kubeconfig").exists)
-    api = ApiClient.from_kubeconfig(scratch / "kubeconfig")
+    cluster = yaml.safe_load((scratch / "kubeconfig").read_text())["clusters"][0]["cluster"]
+    api = ApiClient(cluster["server"], agent="bin/demo")
     (scratch / "kubelet").mkdir()
     kubelet = ["--dir", f"{scratch}/kubelet", "--apiserver", api.url, "--node", NODE]
     stage.start("kubelet", "gpusim", "kubelet", *kubelet, "--pods-dir", f"{scratch}/pods")
