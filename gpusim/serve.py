@@ -13,6 +13,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -59,11 +60,18 @@ class Server:
         self.lock = threading.RLock()
         """Held while a request is answered; whoever uses the machine beside the server takes it too."""
         self._listener: socket.socket | None = None
-        self._owned: tuple[Path, int] | None = None
+        # Absolute, so that it is found again after a chdir.
+        self._file = Path(path).absolute()
+        self._inode: int | None = None
         self._accepting: threading.Thread | None = None
         self._channels: dict[Channel, threading.Thread] = {}
         self._stopping = False
         self._wake: socket.socket | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
 
     def start(self) -> Server:
         """Listen and answer in background threads.
@@ -73,15 +81,24 @@ class Server:
             GpusimError: the path is something else than a socket, its directory is not there, or this
                 server was started before.
         """
-        if self._accepting is not None:
+        if self._listener is not None or self._stopping:
             raise GpusimError(f"the server on {self.path} was started before: make a new one")
-        self._listener = _listen(self.path)
-        # Absolute, so that it is found again after a chdir.
-        self._owned = (Path(self.path).absolute(), Path(self.path).stat().st_ino)
-        self._accepting = threading.Thread(
-            target=self._accept, args=(self._listener,), name=f"gpusim {self.path}", daemon=True
-        )
-        self._accepting.start()
+        try:
+            with _directory_locked(self.path):
+                _clear(self.path)
+                self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self._listener.bind(self.path)
+                self._inode = self._file.lstat().st_ino
+                self._listener.listen(128)
+            self._accepting = threading.Thread(
+                target=self._accept, args=(self._listener,), name=f"gpusim {self.path}", daemon=True
+            )
+            self._accepting.start()
+        except BaseException as error:  # a signal may arrive at any of these lines: leave no socket behind
+            stopped = self.stopped  # by the signal's handler, which closed what we were about to use
+            self.stop()
+            if not (stopped and isinstance(error, OSError)):
+                raise
         return self
 
     def stop(self) -> None:
@@ -91,29 +108,37 @@ class Server:
         self._stopping = True
         if self._wake is not None:
             self._wake.send(b"x")
-        if self._listener is not None and self._accepting is not None:
+        listener = self._listener
+        if listener is not None:
+            bound = bool(listener.getsockname())
             # shutdown makes the accept return; close alone would leave it waiting.
             with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)
-            self._accepting.join()
-            self._listener.close()
+                listener.shutdown(socket.SHUT_RDWR)
+            if self._accepting is not None and self._accepting.ident is not None:
+                self._accepting.join()
+            listener.close()
+            if bound:
+                self._remove()
         for channel, thread in list(self._channels.items()):
             channel.finish()
             thread.join()
-        if self._owned is not None:
-            path, inode = self._owned
-            # Somebody may have removed ours and bound another since.
-            with contextlib.suppress(FileNotFoundError):
-                if path.lstat().st_ino == inode:
-                    path.unlink()
+
+    def _remove(self) -> None:
+        """Remove the socket file, unless somebody has removed ours and bound another since."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._inode in (None, self._file.lstat().st_ino):
+                self._file.unlink()
 
     def serve_forever(self) -> None:
         """Start, and return after `stop`, which a signal handler may call; stops on any exception, too."""
         # A socket pair and not an Event: writing to it from a signal handler cannot deadlock.
         self._wake, woken = socket.socketpair()
-        with self._wake, woken, self:
-            if not self._stopping:
+        with self._wake, woken:
+            try:
+                self.start()
                 woken.recv(1)
+            finally:
+                self.stop()
 
     def __enter__(self) -> Server:
         return self.start()
@@ -128,7 +153,10 @@ class Server:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                return  # stopped
+                if self._stopping:
+                    return
+                time.sleep(0.05)  # out of descriptors (EMFILE): those who are served may free some
+                continue
             if self._stopping:
                 connection.close()
                 return
@@ -264,25 +292,9 @@ _METHODS: dict[str, Callable[[Machine, Any, _Args, bytes], _Answer]] = {
 # The socket file
 
 
-def _listen(path: str) -> socket.socket:
-    """Bind and listen, replacing a socket nobody listens on.
-
-    The directory is locked meanwhile, so two servers that find the same stale socket cannot both take it.
-    """
-    with _directory_locked(path):
-        _clear(path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            listener.bind(path)
-            listener.listen(128)
-        except BaseException:
-            listener.close()
-            raise
-    return listener
-
-
 @contextlib.contextmanager
 def _directory_locked(path: str) -> Iterator[None]:
+    """Keep two servers that find the same stale socket from both taking it."""
     directory = Path(path).parent
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
