@@ -14,7 +14,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 from typing import Any, TextIO, TypeVar, cast
 
 from devplugin.host import Host
@@ -98,6 +97,8 @@ def _node(args: argparse.Namespace) -> Host:
 
 
 def _simulated(argument: str) -> Host:
+    from importlib.metadata import entry_points
+
     found = [point for point in entry_points(group=HOSTS) if point.name == SIMULATE]
     if not found:
         raise SettingsError(

@@ -1,0 +1,116 @@
+"""From a command line to an answer: exit statuses, one line for each refusal, and the dry run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devplugin.launch import main
+
+from .daemon.storeapi import DictHost
+from .daemon.toyplugin import Toy
+
+TOY = str(Path(__file__).parent / "daemon" / "toyplugin.py")
+
+
+def run(*words: str, env: dict[str, str] | None = None, program: tuple[str, ...] = (TOY,)) -> Any:
+    surroundings = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **(env or {})}
+    if "PYTHONPATH" in os.environ:
+        surroundings["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    return subprocess.run(
+        [sys.executable, *program, *words],
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def root(tmp_path: Path) -> str:
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "a").write_text("ok")
+    return str(tmp_path)
+
+
+def test_the_dry_run_prints_one_object_and_needs_no_node_and_no_cluster(tmp_path: Path) -> None:
+    done = run("-root", root(tmp_path), "-dry_run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {"schema": 1, "vendor": "toy", "mode": "soft", "things": 1}
+    assert done.stdout.startswith('{\n  "schema": 1,\n')
+    assert done.stdout.endswith("}\n")
+
+
+def test_the_dry_run_loads_neither_grpc_nor_the_api_client_nor_asyncio(tmp_path: Path) -> None:
+    code = (
+        "import sys, runpy\n"
+        f"sys.argv = ['toy', '-root', {root(tmp_path)!r}, '-dry_run']\n"
+        "try:\n"
+        f"    runpy.run_path({TOY!r}, run_name='__main__')\n"
+        "except SystemExit:\n"
+        "    heavy = ('grpc', 'kubernetes', 'asyncio', 'structlog', 'google.protobuf', 'yaml')\n"
+        "    print('loaded', *[m for m in heavy if m in sys.modules], file=sys.stderr)\n"
+    )
+    done = run("-c", code, program=())
+    assert done.stderr.split() == ["loaded"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        (("-nonsense",), 2, "flag provided but not defined"),
+        (("-slots", "many"), 2, "invalid integer value"),
+        (("-slots=0", "-dry_run"), 1, "-slots=0: must be above 0"),
+        (("-root", "/no/such/root", "-dry_run"), 1, "-root='/no/such/root': No such file or directory"),
+        (("-root", "/dev/null", "-dry_run"), 1, "-root='/dev/null': Not a directory"),
+        (("-simulate", "x", "-root", "/tmp", "-dry_run"), 1, "not together with -simulate"),
+        (("-simulate", "no/such-fixture", "-dry_run"), 1, "-simulate='no/such-fixture': "),
+        (("-simulate", "unix:/no/such.sock", "-dry_run"), 1, "-simulate='unix:/no/such.sock': "),
+        ((), 1, "NODE_NAME is not set"),
+    ],
+)
+def test_what_is_wrong_with_a_command_line_is_said_without_a_traceback(
+    words: tuple[str, ...], status: int, text: str
+) -> None:
+    done = run(*words)
+    assert done.returncode == status, done.stderr
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    if status == 1:
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_help_is_no_error() -> None:
+    done = run("-help")
+    assert done.returncode == 0
+    assert "-slots" in done.stdout
+    assert "-kubelet_dir" in done.stdout
+
+
+def test_a_host_handed_in_is_the_node(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(Toy(), ["-dry_run"], host=DictHost({"/toy/a": "ok", "/toy/b": "ok"}), env={}) == 0
+    assert json.loads(capsys.readouterr().out)["things"] == 2
+
+
+def test_the_amd_plugin_starts_from_its_console_script_on_a_simulated_node() -> None:
+    code = "import sys; from devplugin.launch import amd_device_plugin as go; sys.exit(go())"
+    done = run("-c", code, "-simulate", "mi355x/spx-6.14", "-dry_run", program=())
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert list(report)[:3] == ["schema", "vendor", "mode"]
+    assert (report["vendor"], report["mode"], len(report["registration"])) == ("amd", "cu", 8)
+
+
+def test_the_amd_plugin_refuses_what_comes_later_by_name() -> None:
+    code = "import sys; from devplugin.launch import amd_device_plugin as go; sys.exit(go())"
+    done = run("-c", code, "-pulse", "10", "-dry_run", program=())
+    assert done.returncode == 1
+    assert "-pulse=" in done.stderr
+    assert "not yet supported" in done.stderr
