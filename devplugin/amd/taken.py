@@ -199,6 +199,10 @@ def _whole_entries(pod: Pod, count: _Count, *, consumed_only: bool) -> Iterator[
         slots = decode(text)
         pending = decode(pod.annotations.get(VOCABULARY.to_allocate, "")) if consumed_only else ()
     except CodecError:
+        if pod.annotations.get(VOCABULARY.to_allocate) == text:
+            # Nothing of it was served, and its own Allocate fails: others are untouched (decision 16).
+            count.warnings.append(f"pod {pod}: {VOCABULARY.allocated} cannot be read, nothing served of it")
+            return
         count.block_named(text, pod, f"{VOCABULARY.allocated} of pod {pod} cannot be read")
         return
     for index, entries in enumerate(slots):

@@ -84,7 +84,14 @@ def test_an_unreadable_record_that_names_nothing_blocks_what_its_pod_was_given()
 
 def test_an_unreadable_list_of_devices_blocks_the_devices_it_names() -> None:
     broken = pod("gpu1,AMDGPU,100:;", phase="Running")
-    assert set(take(broken).blocked) == {BDF1}
+    served = replace(broken, annotations={**broken.annotations, VOCABULARY.to_allocate: ";"})
+    assert set(take(served).blocked) == {BDF1}
+
+
+def test_an_unreadable_list_of_which_nothing_was_served_blocks_nobody() -> None:
+    taken = take(pod("gpu1,AMDGPU,100:;"))
+    assert taken.blocked == {}
+    assert "default/p" in taken.warnings[0]
 
 
 @pytest.mark.parametrize("text", ["", "  ", "{}"])
