@@ -33,9 +33,10 @@ class Known:
 
     pod: Object
     admission: Admission
+    tried: float
+    """When its containers were last tried to start."""
     written: Object | None = None
     """The status the API server has from us."""
-    tried: float = 0.0
 
 
 class Troubles:
@@ -139,10 +140,10 @@ class PodLoop:
                 self._api.delete("pods", pod["metadata"]["name"], pod["metadata"]["namespace"])
             return
         if known is None:
-            known = self._known[uid(pod)] = Known(pod, self._life.admit(pod, syncing=self._syncing))
+            admission = self._life.admit(pod, syncing=self._syncing)
+            known = self._known[uid(pod)] = Known(pod, admission, time.monotonic())
         elif known.admission.blocked and time.monotonic() - known.tried >= RETRY_SECONDS:
             known.admission = self._life.start(pod)
-        if known.admission.blocked:
             known.tried = time.monotonic()
         self._write(known, pod)
 

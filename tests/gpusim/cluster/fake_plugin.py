@@ -153,9 +153,7 @@ class FakePlugin:
         self.on_options()
         return self.options
 
-    def _watch(
-        self, request: api.Empty, context: grpc.ServicerContext
-    ) -> Iterator[api.ListAndWatchResponse]:
+    def _watch(self, request: api.Empty, context: grpc.ServicerContext) -> Iterator[api.ListAndWatchResponse]:
         self.streams += 1
         alive = True
 
@@ -170,7 +168,7 @@ class FakePlugin:
         seen = 0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: not self._open or not alive or self._version > seen)
+                self._changed.wait_for(lambda s=seen: not self._open or not alive or self._version > s)
                 if not self._open or not alive:
                     return
                 seen, listed = self._version, list(self._listed)

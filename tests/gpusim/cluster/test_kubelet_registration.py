@@ -42,7 +42,7 @@ def test_the_directory_has_the_kubelet_s_own_files_and_mode(make_kubelet, make_p
     assert (directory / "DEPRECATION").read_bytes() == b""
 
 
-def test_the_kubelet_asks_for_options_inside_register_and_ignores_those_of_the_request(make_kubelet, make_plugin):
+def test_options_are_asked_for_inside_register_and_those_of_the_request_ignored(make_kubelet, make_plugin):
     kubelet = make_kubelet()
     plugin = make_plugin(devices(1), preferred=True).register()
     assert plugin.option_calls == 1  # answered before Register returned
@@ -113,7 +113,9 @@ def test_a_plugin_s_own_options_error_fails_register(make_kubelet, make_plugin):
     plugin = make_plugin(devices(1))
     plugin.on_options = refuse("not ready")
     error = refusal(plugin)
-    assert error.details().startswith("failed to get device plugin options: rpc error: code = Unknown desc = ")
+    assert error.details().startswith(
+        "failed to get device plugin options: rpc error: code = Unknown desc = "
+    )
 
 
 @pytest.mark.parametrize(("delay", "registered"), [(0.2, True), (0.6, False)])
@@ -266,7 +268,9 @@ def test_starting_removes_sockets_and_nothing_else(make_kubelet, directory, make
     assert [e.detail["name"] for e in kubelet.events if e.kind == "socket-removed"] == ["left.sock"]
 
 
-def test_a_restart_wipes_the_sockets_and_knows_the_resource_with_nothing(make_kubelet, make_plugin, directory):
+def test_a_restart_wipes_the_sockets_and_knows_the_resource_with_nothing(
+    make_kubelet, make_plugin, directory
+):
     kubelet = make_kubelet()
     plugin = make_plugin(devices(2)).register()
     kubelet.wait_for(lambda k: k.allocatable(RESOURCE) == 2)
