@@ -73,6 +73,13 @@ class Histories(RuleBasedStateMachine):
         self.pods[name] = pod(text, name=name, bind_time=str(self.clock))
         self.node = node(f"2026-11-30T10:00:00Z,default,{name}")
 
+    @precondition(lambda self: LOCK not in self.node.annotations)
+    @rule(slot=slots)
+    def place_and_serve(self, slot: list[tuple[str, int, bool]]) -> None:
+        """The common case: one container, placed, served and started without any trouble."""
+        self.schedule([slot], gap=False)
+        self.serve(self.pods[f"p{self.clock}"], "never")
+
     # ---- kubelet and the plugin
 
     def waiting(self) -> list[Pod]:
@@ -81,7 +88,9 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting())
     @rule(data=st.data(), crash=st.sampled_from(STEPS))
     def allocate(self, data: st.DataObject, crash: str) -> None:
-        meant = data.draw(st.sampled_from(self.waiting()))
+        self.serve(data.draw(st.sampled_from(self.waiting())), crash)
+
+    def serve(self, meant: Pod, crash: str) -> None:
         sizes = [len(slot) for slot in decode(meant.annotations[VOCABULARY.to_allocate]) if slot]
         if not sizes:
             return
