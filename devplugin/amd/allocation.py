@@ -179,7 +179,7 @@ def _mask(share: _Share, taken: Taken) -> int:
     try:
         return cumask.first_fit(in_use, device.cus, count, gpu.cu_unit)
     except cumask.CuError as error:
-        held = ", ".join(taken.holders.get(gpu.bdf, ())) or "nobody"
+        held = ", ".join(map(str, taken.holders.get(gpu.bdf, ()))) or "nobody"
         raise Refused(
             f"device {device.id}: {error} (held by {held}); wait for one of these pods to end"
         ) from error

@@ -35,8 +35,8 @@ class Taken:
 
     masks: Mapping[str, int] = field(default_factory=dict)
     """CUs of the whole GPU in use."""
-    holders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """``namespace/name`` of the pods that hold them."""
+    holders: Mapping[str, tuple[Pod, ...]] = field(default_factory=dict)
+    """The pods that hold them."""
     blocked: Mapping[str, str] = field(default_factory=dict)
     """GPUs whose state is unknown: nothing may be given out; the text says why and what to do."""
     warnings: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class _Count:
 
     spans: Mapping[str, _Span]
     masks: dict[str, int] = field(default_factory=dict)
-    by_pod: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    by_pod: dict[str, list[tuple[Pod, int]]] = field(default_factory=dict)
     blocked: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -103,16 +103,16 @@ def rebuild(inventory: Inventory, settings: Settings, pods: Sequence[Pod], curre
         ).items():
             both = count.masks.get(bdf, 0) & mask
             if both:
-                other = next(name for name, held in count.by_pod[bdf] if held & both)
+                other = next(holder for holder, held in count.by_pod[bdf] if held & both)
                 shared = (both & -both).bit_length() - 1
                 count.block(
                     gpus[bdf], f"CU {shared} is held by both {other} and {pod}; delete one of the two pods"
                 )
             count.masks[bdf] = count.masks.get(bdf, 0) | mask
-            count.by_pod.setdefault(bdf, []).append((str(pod), mask))
+            count.by_pod.setdefault(bdf, []).append((pod, mask))
     return Taken(
         masks=count.masks,
-        holders={bdf: tuple(name for name, _ in held) for bdf, held in count.by_pod.items()},
+        holders={bdf: tuple(holder for holder, _ in held) for bdf, held in count.by_pod.items()},
         blocked=count.blocked,
         warnings=tuple(count.warnings),
     )
@@ -125,7 +125,7 @@ def read_record(text: str) -> dict[str, str]:
         ValueError: no JSON object of texts, an empty id, or an id twice.
     """
     try:
-        pairs = json.loads(text, object_pairs_hook=_Pairs)
+        pairs = _JSON.decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(pairs, _Pairs):
@@ -145,6 +145,9 @@ def write_record(record: Mapping[str, str]) -> str:
 
 class _Pairs(list[tuple[str, object]]):
     """A decoded JSON object with its keys as written, double ones included."""
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_Pairs)
 
 
 def _spans(inventory: Inventory, settings: Settings) -> dict[str, _Span]:
@@ -181,7 +184,7 @@ def _recorded(pod: Pod, count: _Count) -> Iterator[tuple[_Span, int]]:
         count.block_named(text + given, pod, f"{RECORD} of pod {pod} cannot be read")
         return
     for key, cus in record.items():
-        span = count.spans.get(strip_mode(key))
+        span = count.spans.get(key) or count.spans.get(strip_mode(key))
         if span is None:
             count.warnings.append(f"pod {pod}: {RECORD} names a device unknown here, ignored")
             continue
@@ -209,7 +212,7 @@ def _whole_entries(pod: Pod, count: _Count, *, consumed_only: bool) -> Iterator[
         if index < len(pending) and pending[index]:
             continue  # not consumed yet: what the current call may be about to serve
         for entry in entries:
-            span = count.spans.get(strip_mode(entry.id))
+            span = count.spans.get(entry.id) or count.spans.get(strip_mode(entry.id))
             if span is None:
                 count.warnings.append(
                     f"pod {pod}: {VOCABULARY.allocated} names device {entry.id}, unknown here, ignored"

@@ -22,6 +22,8 @@ INT32_MAX = 2**31 - 1
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _ID = re.compile(r"[!-+\--9<-~]+")
 """Printable ASCII without blank, comma, colon, semicolon: safe to log once it matched (decision 25)."""
+_DEVICE = re.compile(rf"({_ID.pattern}),([^,]*),([0-9]{{1,9}}),([0-9]{{1,9}})")
+"""The usual device, recognised in one step: a node's pods are read for every Allocate."""
 _KEY = re.compile(r"hami\.io/.+-devices-to-allocate")
 
 
@@ -97,6 +99,15 @@ def _container(segment: str) -> tuple[ContainerDevice, ...]:
 
 
 def _device(piece: str) -> ContainerDevice:
+    usual = _DEVICE.fullmatch(piece)
+    if usual is not None:
+        identifier, kind, memory, cores = usual.groups()
+        return ContainerDevice(identifier, kind, int(memory), int(cores))
+    return _unusual_device(piece)
+
+
+def _unusual_device(piece: str) -> ContainerDevice:
+    """A device with further fields or large numbers, or the reason why it is none."""
     fields = piece.split(",")
     if len(fields) < 4:
         raise CodecError(f"device {clip(piece)}: {len(fields)} field(s), expected id,type,MiB,cores")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -252,6 +253,16 @@ def test_a_hard_device_is_given_whole_even_when_less_is_asked_for() -> None:
 def test_partitions_that_share_a_serial_are_told_apart_by_index() -> None:
     result = give(qpx(), pod("m-p3,AMD,0,0:m-p1,AMD,0,0:;"), settings=PARTITION)
     assert result.edits.envs["ROCR_VISIBLE_DEVICES"] == "1,0"
+
+
+def test_partitions_with_serials_of_their_own_are_named_by_them() -> None:
+    """Kernel 7.0 gives each partition a unique_id; amd.md 14.4 finds such a partition by its ROCr name."""
+    gpu = qpx().gpus[0]
+    parts = tuple(replace(part, rocr_name=f"GPU-{part.number:016x}") for part in gpu.partitions)
+    of = inventory(replace(gpu, partitions=parts))
+    result = give(of, pod("GPU-0000000000000002#cpx,AMD,0,0:m-p0,AMD,0,0:;"), settings=PARTITION)
+    assert result.edits.envs["ROCR_VISIBLE_DEVICES"] == "GPU-0000000000000002,GPU-0000000000000000"
+    assert [d.path for d in result.edits.devices][2] == "/dev/dri/renderD130"
 
 
 def test_a_partition_without_a_card_gets_its_render_node_alone() -> None:

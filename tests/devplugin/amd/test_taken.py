@@ -39,7 +39,10 @@ def test_records_of_living_pods_add_up_and_those_of_ended_ones_do_not() -> None:
     )
     assert taken.masks == {BDF0: 0x3F, BDF1: 0x01}
     assert taken.blocked == {}
-    assert taken.holders == {BDF0: ("default/a", "default/b"), BDF1: ("default/b",)}
+    assert {bdf: tuple(map(str, pods)) for bdf, pods in taken.holders.items()} == {
+        BDF0: ("default/a", "default/b"),
+        BDF1: ("default/b",),
+    }
 
 
 def test_an_overlap_blocks_the_device_and_names_cu_and_both_pods() -> None:
