@@ -7,12 +7,16 @@ it is there no other pod gets onto the node, so a lock that outlives its pod cos
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from devplugin.hami.codec import clip, slots_left
 from devplugin.hami.values import ALLOCATING, FAILED, LOCK, SUCCESS, Node, Pod
+
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:[0-9]{2})")
+_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 class LockError(ValueError):
@@ -56,7 +60,8 @@ def parse_lock(value: str) -> Lock:
     """The parts of a lock value.
 
     Raises:
-        LockError: neither one nor three parts, or no RFC 3339 time.
+        LockError: neither one nor three parts, no RFC 3339 time, or names that no object can have (they
+            go into request paths and log lines, decision 25).
     """
     parts = value.split(",")
     if len(parts) not in {1, 3}:
@@ -64,9 +69,14 @@ def parse_lock(value: str) -> Lock:
             f"malformed {LOCK}: expected time,namespace,pod, got {len(parts)} parts in {clip(value)}"
         )
     try:
+        if not _TIME.fullmatch(parts[0]):
+            raise ValueError
         datetime.fromisoformat(parts[0])
     except ValueError:
-        raise LockError(f"malformed {LOCK}: {clip(parts[0])} is no time") from None
+        raise LockError(f"malformed {LOCK}: {clip(parts[0])} is no RFC 3339 time") from None
+    for name in parts[1:]:
+        if name and not _NAME.fullmatch(name):
+            raise LockError(f"malformed {LOCK}: {clip(name)} is no name of a namespace or pod")
     return Lock(*parts)
 
 

@@ -27,6 +27,7 @@ TIME = "2026-07-03T15:35:10+08:00"
 
 
 def test_a_lock_has_a_time_and_an_owner() -> None:
+    assert parse_lock("2026-07-03T07:35:10.123456789Z,ns,p-0.x").name == "p-0.x"
     lock = parse_lock(f"{TIME},ns,p")
     assert lock == Lock(TIME, "ns", "p")
     assert lock.owned
@@ -38,7 +39,22 @@ def test_a_legacy_lock_or_one_with_empty_names_has_no_owner(value: str) -> None:
     assert owner_of(node(value)) is None
 
 
-@pytest.mark.parametrize("value", ["lock", "", f"{TIME},ns", f"{TIME},a,b,c", "yesterday,ns,p", "a,b"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "lock",
+        "",
+        f"{TIME},ns",
+        f"{TIME},a,b,c",
+        "yesterday,ns,p",
+        "a,b",
+        "20260703,ns,p",
+        "2026-07-03T99:35:10Z,ns,p",
+        f"{TIME},..,p",
+        f"{TIME},ns,p/status",
+        f"{TIME},ns,p\n",
+    ],
+)
 def test_a_malformed_lock_is_an_error_and_names_no_owner(value: str) -> None:
     with pytest.raises(LockError, match="malformed"):
         parse_lock(value)
