@@ -215,10 +215,12 @@ class Dir(Node):
     ) -> None:
         self._entries: Callable[[], Mapping[str, Node]] | None = None
         self._kids: dict[str, Node] | None = None
-        if callable(entries):
+        if type(entries) is dict:
+            self._kids = entries
+        elif callable(entries):
             self._entries = entries
         else:
-            self._kids = entries if type(entries) is dict else dict(entries)
+            self._kids = dict(entries)
         self.mode = mode
         self.writable = writable
         self.uid = uid

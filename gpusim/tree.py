@@ -158,14 +158,14 @@ class Tree:
 
     def readlink(self, path: str, caller: Caller = ROOT) -> str:
         """The text of a link; EINVAL when it is none."""
-        node = self._walk.find_last(path, caller)
+        node = self._walk.find(path, caller, follow=False)
         if not isinstance(node, Link):
             raise fail(errno.EINVAL, path)
         return node.target
 
     def stat(self, path: str, caller: Caller = ROOT, *, follow: bool = True) -> Stat:
         """What the path leads to; with ``follow=False`` the link itself. Needs search permission only."""
-        node = self._walk.find(path, caller) if follow else self._walk.find_last(path, caller)
+        node = self._walk.find(path, caller, follow=follow)
         mode = node.mode & 0o7777
         if isinstance(node, Attr):
             return Stat(Kind.FILE, mode, PAGE if node.sysfs else 0)
@@ -306,7 +306,7 @@ class Tree:
 
     def node(self, path: str, *, follow: bool = True) -> Node:
         """The node itself; nobody's permission is asked."""
-        return self._walk.find(path, ROOT) if follow else self._walk.find_last(path, ROOT)
+        return self._walk.find(path, ROOT, follow=follow)
 
     def resolve(self, path: str) -> str:
         """The canonical path: no link, ``.`` or ``..`` in it; nobody's permission is asked."""

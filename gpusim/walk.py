@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from gpusim.nodes import GENERATION, Caller, Dir, Link, Node
 
@@ -20,8 +22,13 @@ NAME_MAX = 255
 """Bytes of one name on tmpfs; kernfs has no limit and answers ENOENT."""
 REMEMBERED = 50_000
 """Directories kept before the memory is emptied: a GPU node has about 9,000, but spellings are endless."""
+LONG = 256
+"""Characters of a directory's path up to which it is remembered: far below PATH_MAX in any encoding, and few
+enough levels to look up one in the other. The longest of a GPU node has about 120."""
 READ, WRITE, SEARCH = 4, 2, 1
 """Permission bits, as in a mode's last digit."""
+_SPECIAL = ("", ".", "..")
+_NOTHING: Mapping[str, Node] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -55,7 +62,7 @@ class Spot:
     @property
     def special(self) -> bool:
         """The path ended in ``/``, ``.`` or ``..`` and nothing else."""
-        return self.name in ("", ".", "..")
+        return self.name in _SPECIAL
 
 
 def fail(code: int, path: str) -> OSError:
@@ -81,66 +88,57 @@ class Walk:
 
     def __init__(self, root: Dir) -> None:
         self.root = root
-        self._generation = GENERATION[0]
-        # Directories by the path they were asked for; "" is the root, of absolute and relative paths alike.
-        self._known: dict[str, Dir] = {"": root}
+        self._generation = -1
+        # What is in a directory, by the path it was asked for. The mappings are the directories' own: names
+        # come and go in them, and a directory that gets another mapping says `touch`.
+        self._known: dict[str, dict[str, Node]] = {}
         # The subset whose way everybody may search: only these are remembered for non-root callers.
-        self._plain: dict[str, Dir] = {"": root}
+        self._plain: dict[str, dict[str, Node]] = {}
 
-    def find(self, path: str, caller: Caller) -> Node:
-        """The node a path leads to, links followed. ENOENT, ENOTDIR, ELOOP, EACCES, ENAMETOOLONG."""
-        node = self._remembered(path, caller)
-        if node is None or isinstance(node, Link):
-            return self.place(path, caller).node
-        return node
+    def find(self, path: str, caller: Caller, *, follow: bool = True) -> Node:
+        """The node a path leads to. ENOENT, ENOTDIR, ELOOP, EACCES, ENAMETOOLONG.
 
-    def find_last(self, path: str, caller: Caller) -> Node:
-        """The same without following a link that the path itself names."""
-        node = self._remembered(path, caller)
-        return self.place(path, caller, follow=False).node if node is None else node
-
-    def _remembered(self, path: str, caller: Caller) -> Node | None:
-        """What the last name of a path is, where its directory is known or easily learnt.
-
-        None for all that is not plain (a missing name, ``.``, ``..``, a closed directory): `place` knows.
+        Args:
+            path: what to look up.
+            caller: who asks.
+            follow: whether a link that is the last component is followed.
         """
-        if self._generation != GENERATION[0] or len(self._known) > REMEMBERED:
-            self._generation = GENERATION[0]
-            self._known, self._plain = {"": self.root}, {"": self.root}
+        if self._generation != GENERATION[0]:
+            self._forget()
         known = self._plain if caller.uid else self._known
         head, _, name = path.rpartition("/")
-        directory = known.get(head) or self._learn(head, known, caller)
-        if directory is None or (caller.uid and directory.mode & 0o111 != 0o111):
-            return None
-        return directory.kids().get(name)
+        node = (known.get(head) or self._learn(head, known, caller)).get(name)
+        if node is None or (follow and isinstance(node, Link)):
+            return self.place(path, caller, follow=follow).node
+        return node
 
-    def _learn(self, path: str, known: dict[str, Dir], caller: Caller) -> Dir | None:
-        """Look a directory up from the longest known beginning of its path, and remember every step."""
-        if len(path) >= PATH_MAX // 4:  # might be over PATH_MAX in some encoding
-            return None
-        rest: list[str] = []
-        directory: Dir | None = None
-        while directory is None:
-            path, _, name = path.rpartition("/")
-            if name in ("", ".", ".."):
-                return None
-            rest.append(name)
-            directory = known.get(path)
-        while rest:
-            if caller.uid and directory.mode & 0o111 != 0o111:
-                return None
-            name = rest.pop()
-            node = directory.kids().get(name)
-            path = f"{path}/{name}"
-            if isinstance(node, Link) and not caller.uid:  # for others, links may lead through closed places
-                try:
-                    node = self.place(path, caller).node
-                except OSError:
-                    return None
-            if not isinstance(node, Dir):
-                return None
-            known[path] = directory = node
-        return directory
+    def _forget(self) -> None:
+        self._generation = GENERATION[0]
+        # "" is the root, of absolute and relative paths alike.
+        self._known = {"": self.root.kids()}
+        self._plain = {"": self.root.kids()} if _open_to_all(self.root) else {}
+
+    def _learn(self, path: str, known: dict[str, dict[str, Node]], caller: Caller) -> Mapping[str, Node]:
+        """What is in a directory, looked up in the one above it; both are remembered.
+
+        Nothing for all that is not plain (a missing name, ``.``, ``..``, a closed directory): `place` knows.
+        """
+        above, _, name = path.rpartition("/")
+        if name in _SPECIAL or len(path) > LONG:
+            return _NOTHING
+        node = (known.get(above) or self._learn(above, known, caller)).get(name)
+        if isinstance(node, Link) and not caller.uid:  # for others, links may lead through closed places
+            try:
+                node = self.place(path, caller).node
+            except OSError:
+                return _NOTHING
+        if not isinstance(node, Dir) or (caller.uid and not _open_to_all(node)):
+            return _NOTHING
+        if len(known) > REMEMBERED:
+            known.clear()
+            self._generation = -1
+        known[path] = kids = node.kids()
+        return kids
 
     def spot(self, path: str, caller: Caller) -> Spot:
         """Walk to the directory of the last name, which need not exist (LOOKUP_PARENT)."""
@@ -200,6 +198,10 @@ class Walk:
             else:
                 return Place(dirs, [*names, name], node)
         return Place(dirs, names, dirs[-1])
+
+
+def _open_to_all(directory: Dir) -> bool:
+    return directory.mode & 0o111 == 0o111
 
 
 def _search(directory: Dir, caller: Caller, asked: str) -> None:

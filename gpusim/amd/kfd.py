@@ -98,7 +98,7 @@ class Topology:
             costs ten times the whole tree (kfd.md).
     """
 
-    __slots__ = ("_peers", "cpus", "generation", "hives", "nodes", "rules", "simd_next", "spec")
+    __slots__ = ("_others", "_peers", "cpus", "generation", "hives", "nodes", "rules", "simd_next", "spec")
 
     def __init__(
         self, spec: NodeSpec, rules: Behaviour, nodes: tuple[Node, ...], generation: int, simd_next: int
@@ -111,6 +111,7 @@ class Topology:
         self.cpus = sum(isinstance(node, CpuNode) for node in nodes)
         self.hives = _hives(nodes)
         self._peers: dict[tuple[int, bool], tuple[int, ...]] = {}
+        self._others: dict[int, tuple[int, ...]] = {}
 
     @classmethod
     def boot(cls, spec: NodeSpec) -> Topology:
@@ -205,10 +206,16 @@ class Topology:
         if not self.spec.p2p or not _pcie_peer(node):
             return cpus
         # Between GPUs over PCIe, unless xGMI joins them. Same socket and small BAR: no capture.
-        others = (
-            i for i, gpu in self.gpu_nodes() if i != index and not _same_hive(gpu, node) and _pcie_peer(gpu)
-        )
-        return (*cpus, *others)
+        return (*cpus, *(other for other in self._outside(node.hive) if other != index))
+
+    def _outside(self, hive: int) -> tuple[int, ...]:
+        """GPU nodes that can do PCIe peer-to-peer and are not of this hive; of hive 0 nobody is."""
+        found = self._others.get(hive)
+        if found is None:
+            found = self._others[hive] = tuple(
+                i for i, gpu in self.gpu_nodes() if (not hive or gpu.hive != hive) and _pcie_peer(gpu)
+            )
+        return found
 
     def _cpu_sees(self, gpu: GpuNode) -> bool:
         return self.spec.large_bar or gpu.facts.product.cpu_xgmi
@@ -227,10 +234,6 @@ def apic_id(first: tuple[int, ...], numa: int) -> int:
         return first[numa]
     step = first[-1] - first[-2] if len(first) > 1 else 0
     return first[-1] + step * (numa - len(first) + 1)
-
-
-def _same_hive(a: GpuNode, b: GpuNode) -> bool:
-    return a.hive != 0 and a.hive == b.hive
 
 
 def _pcie_peer(node: GpuNode) -> bool:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from errno import EPERM
-from functools import partial
+from functools import lru_cache, partial
 
 from gpusim.amd.kfd import GpuNode, Topology
 from gpusim.amd.kfd_caches import cache_text, node_caches
-from gpusim.amd.kfd_links import link_text
+from gpusim.amd.kfd_links import link_text, p2p_link_text
 from gpusim.amd.kfd_properties import memory_bank, node_name, properties, system_properties, text
 from gpusim.nodes import Attr, Caller, Dir, Guard, Link, Node
 
@@ -100,17 +100,26 @@ def _caches(topology: Topology, index: int, guard: Guard | None) -> Mapping[str,
     if not isinstance(node, GpuNode):
         return {}
     base = node.simd_base
+    found = node_caches(node, topology.rules)
     return {
-        str(place): Dir({"properties": Attr(partial(cache_text, base, cache), None, guard)})
-        for place, cache in enumerate(node_caches(node, topology.rules))
+        name: Dir({"properties": Attr(partial(cache_text, base, cache), None, guard)})
+        for name, cache in zip(_numbers(len(found)), found, strict=True)
     }
 
 
 def _links(topology: Topology, index: int, guard: Guard | None, *, p2p: bool) -> Mapping[str, Node]:
+    peers = topology.peers(index, p2p=p2p)
+    shown = p2p_link_text if p2p else link_text
     return {
-        str(place): Dir({"properties": Attr(partial(link_text, topology, index, peer, p2p=p2p), None, guard)})
-        for place, peer in enumerate(topology.peers(index, p2p=p2p))
+        name: Dir({"properties": Attr(partial(shown, topology, index, peer), None, guard)})
+        for name, peer in zip(_numbers(len(peers)), peers, strict=True)
     }
+
+
+@lru_cache(maxsize=256)
+def _numbers(count: int) -> tuple[str, ...]:
+    """Names of the directories of a list: one text each for all nodes of all machines."""
+    return tuple(map(str, range(count)))
 
 
 def _guard(minor: int, caller: Caller) -> None:
