@@ -247,9 +247,15 @@ class OfficialClient:
             except urllib3.exceptions.ProtocolError as error:
                 if attempt + 1 == attempts:
                     raise Unavailable(f"{call.verb} {call.resource}: {error}") from error
+            except urllib3.exceptions.TimeoutError as error:
+                raise Unavailable(_silent(call, self._deadline)) from error
             except Exception as error:  # the client lets urllib3, ssl, socket and its own errors through
                 raise Unavailable(f"{call.verb} {call.resource}: {type(error).__name__}: {error}") from error
         raise AssertionError("unreachable")
+
+
+def _silent(call: _Call, seconds: float) -> str:
+    return f"{call.verb} {call.resource}: no answer within {seconds:g} s"
 
 
 def _pod_path(namespace: str, name: str) -> str:
