@@ -247,7 +247,9 @@ class OfficialClient:
             except urllib3.exceptions.ProtocolError as error:
                 if attempt + 1 == attempts:
                     raise Unavailable(f"{call.verb} {call.resource}: {error}") from error
-            except urllib3.exceptions.TimeoutError as error:
+            except (urllib3.exceptions.ReadTimeoutError, urllib3.exceptions.ConnectTimeoutError) as error:
+                if isinstance(error, urllib3.exceptions.NewConnectionError):  # refused, and no timeout
+                    raise Unavailable(f"{call.verb} {call.resource}: {error}") from error
                 raise Unavailable(_silent(call, self._deadline)) from error
             except Exception as error:  # the client lets urllib3, ssl, socket and its own errors through
                 raise Unavailable(f"{call.verb} {call.resource}: {type(error).__name__}: {error}") from error
