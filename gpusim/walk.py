@@ -27,7 +27,6 @@ LONG = 256
 enough levels to look up one in the other. The longest of a GPU node has about 120."""
 READ, WRITE, SEARCH = 4, 2, 1
 """Permission bits, as in a mode's last digit."""
-_SPECIAL = ("", ".", "..")
 _NOTHING: Mapping[str, Node] = MappingProxyType({})
 
 
@@ -62,7 +61,7 @@ class Spot:
     @property
     def special(self) -> bool:
         """The path ended in ``/``, ``.`` or ``..`` and nothing else."""
-        return self.name in _SPECIAL
+        return self.name in ("", ".", "..")
 
 
 def fail(code: int, path: str) -> OSError:
@@ -124,15 +123,19 @@ class Walk:
         Nothing for all that is not plain (a missing name, ``.``, ``..``, a closed directory): `place` knows.
         """
         above, _, name = path.rpartition("/")
-        if name in _SPECIAL or len(path) > LONG:
+        if not name or len(path) > LONG:
             return _NOTHING
         node = (known.get(above) or self._learn(above, known, caller)).get(name)
-        if isinstance(node, Link) and not caller.uid:  # for others, links may lead through closed places
+        if not isinstance(node, Dir):
+            if caller.uid or not isinstance(node, Link):  # links of others may lead through closed places
+                return _NOTHING
             try:
                 node = self.place(path, caller).node
             except OSError:
                 return _NOTHING
-        if not isinstance(node, Dir) or (caller.uid and not _open_to_all(node)):
+            if not isinstance(node, Dir):
+                return _NOTHING
+        if caller.uid and not _open_to_all(node):
             return _NOTHING
         if len(known) > REMEMBERED:
             known.clear()

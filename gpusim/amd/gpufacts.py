@@ -15,9 +15,9 @@ from gpusim.spec import Cpus, GpuSpec, NodeSpec
 VENDOR = 0x1002
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GpuFacts:
-    """One GPU, all defaults resolved."""
+    """One GPU, all defaults resolved. Compared by identity: two machines' GPUs are never the same one."""
 
     bdf: str
     product: Product

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection
+from functools import lru_cache
 
 PAGE = 4096
 _MIB16 = 16 << 20
@@ -35,6 +36,7 @@ def crc16(data: bytes) -> int:
     return crc
 
 
+@lru_cache(maxsize=1024)
 def parse_bdf(bdf: str) -> tuple[int, int, int]:
     """``0000:75:00.0`` → domain, bus, devfn."""
     domain, bus, rest = bdf.split(":")

@@ -79,11 +79,6 @@ def link_text(topology: Topology, source: int, target: int, *, p2p: bool = False
     )
 
 
-def p2p_link_text(topology: Topology, source: int, target: int) -> str:
-    """`link_text` of an entry of p2p_links."""
-    return link_text(topology, source, target, p2p=True)
-
-
 def distance(topology: Topology, a: int, b: int) -> int:
     """NUMA distance of two CPU nodes; 10 of a node to itself."""
     given = topology.spec.cpus.distance

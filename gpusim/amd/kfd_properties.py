@@ -1,7 +1,9 @@
 """The lines of a KFD node's ``properties``, one table in the kernel's order, and those beside it.
 
-Counts are lengths of the lists that make the directories, so they cannot disagree with them. Sources:
-kernel.md 1.1-1.6, kfd.md 1 (properties: fields by rule; capability as a sum of bits; cwsr sizes).
+Most lines are the same in all nodes of a GPU: their text is made once per GPU, mode and release, and a read
+fills in the others. Counts are lengths of the lists that make the directories, so they cannot disagree with
+them. Sources: kernel.md 1.1-1.6, kfd.md 1 (properties: fields by rule; capability as a sum of bits; cwsr
+sizes).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpusim.amd.gpufacts import VENDOR
+from gpusim.amd.gpufacts import VENDOR, GpuFacts
 from gpusim.amd.kfd import CpuNode, GpuNode, Topology
 from gpusim.amd.kfd_caches import node_caches
 from gpusim.amd.kfd_ids import die_id, parse_bdf
@@ -30,6 +32,8 @@ class Field(NamedTuple):
     """None: a CPU node has no such line."""
     when: Callable[[Behaviour], bool] = lambda _: True
     """Whether this kernel and driver print it."""
+    own: bool = False
+    """Whether nodes of one GPU in one mode can differ in it."""
 
 
 def _modern(rules: Behaviour) -> bool:
@@ -44,16 +48,17 @@ _FIELDS: tuple[Field, ...] = (
     Field("cpu_cores_count", _zero, lambda t, i, n: n.cores),
     Field("simd_count", lambda t, i, n: n.facts.product.simd_per_cu * (n.facts.active_cus // n.parts)),
     Field("mem_banks_count", lambda t, i, n: 1, lambda t, i, n: 1),
-    Field("caches_count", lambda t, i, n: len(node_caches(n, t.rules))),
-    Field("io_links_count", lambda t, i, n: len(t.peers(i)), lambda t, i, n: len(t.peers(i))),
+    Field("caches_count", lambda t, i, n: len(node_caches(n, t.rules)), own=True),
+    Field("io_links_count", lambda t, i, n: len(t.peers(i)), lambda t, i, n: len(t.peers(i)), own=True),
     Field(
         "p2p_links_count",
         lambda t, i, n: len(t.peers(i, p2p=True)),
         lambda t, i, n: len(t.peers(i, p2p=True)),
         when=_modern,
+        own=True,
     ),
     Field("cpu_core_id_base", _zero, lambda t, i, n: n.apic_id),
-    Field("simd_id_base", lambda t, i, n: n.simd_base),
+    Field("simd_id_base", lambda t, i, n: n.simd_base, own=True),
     Field("max_waves_per_simd", lambda t, i, n: n.facts.product.waves_per_simd),
     Field("lds_size_in_kb", lambda t, i, n: n.facts.product.lds_kib),
     Field("gds_size_in_kb", _zero),
@@ -67,10 +72,10 @@ _FIELDS: tuple[Field, ...] = (
     Field("gfx_target_version", lambda t, i, n: n.facts.product.gfx, when=_modern),
     Field("vendor_id", lambda t, i, n: VENDOR),
     Field("device_id", lambda t, i, n: n.facts.product.device_id),
-    Field("location_id", lambda t, i, n: location_id(n)),
+    Field("location_id", lambda t, i, n: location_id(n), own=True),
     Field("domain", lambda t, i, n: parse_bdf(n.facts.bdf)[0], when=_modern),
-    Field("drm_render_minor", lambda t, i, n: n.minor),
-    Field("hive_id", lambda t, i, n: n.hive, lambda t, i, n: cpu_hive(t, i), when=_modern),
+    Field("drm_render_minor", lambda t, i, n: n.minor, own=True),
+    Field("hive_id", lambda t, i, n: n.hive, lambda t, i, n: cpu_hive(t, i), when=_modern, own=True),
     Field("num_sdma_engines", lambda t, i, n: sdma_engines(n)[0], when=_modern),
     Field("num_sdma_xgmi_engines", lambda t, i, n: sdma_engines(n)[1], when=_modern),
     Field("num_sdma_queues_per_engine", lambda t, i, n: n.facts.product.sdma_queues, when=_modern),
@@ -78,7 +83,7 @@ _FIELDS: tuple[Field, ...] = (
     Field("cwsr_size", lambda t, i, n: save_area(n)[0], when=lambda rules: rules.kfd_cwsr),
     Field("ctl_stack_size", lambda t, i, n: save_area(n)[1], when=lambda rules: rules.kfd_cwsr),
     Field("max_engine_clk_fcompute", lambda t, i, n: n.facts.product.fcompute_mhz, None),
-    Field("local_mem_size", lambda t, i, n: n.bytes if t.rules.kfd_legacy else 0, None),
+    Field("local_mem_size", lambda t, i, n: n.bytes if t.rules.kfd_legacy else 0, None, own=True),
     Field("fw_version", lambda t, i, n: n.facts.fw_version, None),
     Field("capability", lambda t, i, n: capability(n, t.rules), None),
     Field(
@@ -89,12 +94,13 @@ _FIELDS: tuple[Field, ...] = (
     ),
     Field("debug_prop", lambda t, i, n: debug_prop(n.facts.product.gfx), None, when=_modern),
     Field("sdma_fw_version", lambda t, i, n: n.facts.sdma_fw_version, None),
-    Field("unique_id", lambda t, i, n: unique_id(n, t.rules), None),
+    Field("unique_id", lambda t, i, n: unique_id(n, t.rules), None, own=True),
     Field("num_xcc", lambda t, i, n: n.xccs, None, when=_modern),
     Field(
         "max_engine_clk_ccompute",
         lambda t, i, n: t.spec.cpus.max_mhz,
         lambda t, i, n: t.spec.cpus.max_mhz,
+        own=True,
     ),
 )
 
@@ -113,6 +119,41 @@ def properties(topology: Topology, index: int) -> list[tuple[str, int]]:
     if isinstance(node, GpuNode):
         return [(line.name, line.gpu(topology, index, node)) for line in lines]
     return [(line.name, line.cpu(topology, index, node)) for line in lines if line.cpu is not None]
+
+
+class Frame(NamedTuple):
+    """The text of a GPU node but for what differs between the nodes of one GPU."""
+
+    text: str
+    """With a ``%d`` for every value of `own`."""
+    own: tuple[GpuValue, ...]
+
+
+_frames: dict[tuple[GpuFacts, int, str, str], Frame] = {}
+"""By GPU, number of its nodes, kernel and driver; not by topology, of which every switch makes a new one."""
+_FRAMES = 512
+"""Frames kept before all are forgotten: machines come and go."""
+
+
+def properties_text(topology: Topology, index: int) -> str:
+    """Content of a node's ``properties``."""
+    node = topology.nodes[index]
+    if not isinstance(node, GpuNode):
+        return text(properties(topology, index))
+    rules = topology.rules
+    frame = _frames.get((node.facts, node.parts, rules.kernel, rules.driver)) or _frame(topology, index, node)
+    return frame.text % tuple([value(topology, index, node) for value in frame.own])
+
+
+def _frame(topology: Topology, index: int, node: GpuNode) -> Frame:
+    rules = topology.rules
+    lines = fields(rules.kernel, rules.driver)
+    shown = [f"{line.name} {'%d' if line.own else line.gpu(topology, index, node)}\n" for line in lines]
+    if len(_frames) >= _FRAMES:
+        _frames.clear()
+    frame = Frame("".join(shown), tuple(line.gpu for line in lines if line.own))
+    _frames[node.facts, node.parts, rules.kernel, rules.driver] = frame
+    return frame
 
 
 def text(pairs: list[tuple[str, int]]) -> str:

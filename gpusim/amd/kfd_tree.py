@@ -8,17 +8,20 @@ do. Sources: kernel.md 1.1 (tree), 1.8 (who may read).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from errno import EPERM
 from functools import lru_cache, partial
+from types import MethodType
+from typing import TypeVar
 
 from gpusim.amd.kfd import GpuNode, Topology
 from gpusim.amd.kfd_caches import cache_text, node_caches
-from gpusim.amd.kfd_links import link_text, p2p_link_text
-from gpusim.amd.kfd_properties import memory_bank, node_name, properties, system_properties, text
+from gpusim.amd.kfd_links import link_text
+from gpusim.amd.kfd_properties import memory_bank, node_name, properties_text, system_properties, text
 from gpusim.nodes import Attr, Caller, Dir, Guard, Link, Node
 
 DRM_MAJOR = 226
+T = TypeVar("T")
 
 
 class KfdTree:
@@ -69,12 +72,12 @@ class KfdTree:
 
     def _node(self, topology: Topology, index: int) -> Mapping[str, Node]:
         node = topology.nodes[index]
-        guard = partial(_guard, node.minor) if isinstance(node, GpuNode) else None
+        guard = _guard(node.minor) if isinstance(node, GpuNode) else None
         gpu_id = node.gpu_id if isinstance(node, GpuNode) else 0
         entries: dict[str, Node] = {
             "gpu_id": Attr(f"{gpu_id}\n", guard=guard),
             "name": Attr(lambda: f"{node_name(topology, index)}\n", guard=guard),
-            "properties": Attr(lambda: text(properties(topology, index)), guard=guard),
+            "properties": Attr(lambda: properties_text(topology, index), guard=guard),
             "mem_banks": Dir(partial(self._banks, topology, index, guard)),
             "caches": Dir(partial(_caches, topology, index, guard)),
             "io_links": Dir(partial(_links, topology, index, guard, p2p=False)),
@@ -100,19 +103,22 @@ def _caches(topology: Topology, index: int, guard: Guard | None) -> Mapping[str,
     if not isinstance(node, GpuNode):
         return {}
     base = node.simd_base
-    found = node_caches(node, topology.rules)
-    return {
-        name: Dir({"properties": Attr(partial(cache_text, base, cache), None, guard)})
-        for name, cache in zip(_numbers(len(found)), found, strict=True)
-    }
+    return _listed(node_caches(node, topology.rules), lambda cache: cache_text(base, cache), guard)
 
 
 def _links(topology: Topology, index: int, guard: Guard | None, *, p2p: bool) -> Mapping[str, Node]:
     peers = topology.peers(index, p2p=p2p)
-    shown = p2p_link_text if p2p else link_text
+    return _listed(peers, lambda peer: link_text(topology, index, peer, p2p=p2p), guard)
+
+
+def _listed(things: Sequence[T], show: Callable[[T], str], guard: Guard | None) -> Mapping[str, Node]:
+    """A numbered directory with a ``properties`` for every thing.
+
+    Nearly all files of a node are these. A method bound to the thing is one object, where `partial` is three.
+    """
     return {
-        name: Dir({"properties": Attr(partial(shown, topology, index, peer), None, guard)})
-        for name, peer in zip(_numbers(len(peers)), peers, strict=True)
+        name: Dir({"properties": Attr(MethodType(show, thing), None, guard)})
+        for name, thing in zip(_numbers(len(things)), things, strict=True)
     }
 
 
@@ -122,10 +128,14 @@ def _numbers(count: int) -> tuple[str, ...]:
     return tuple(map(str, range(count)))
 
 
-def _guard(minor: int, caller: Caller) -> None:
+def _guard(minor: int) -> Guard:
     """KFD asks the reader's device cgroup for the node's render device, at read (kernel.md 1.8)."""
-    if caller.devices is not None and not caller.devices.allows(DRM_MAJOR, minor, "rw"):
-        raise PermissionError(EPERM, os.strerror(EPERM))
+
+    def guard(caller: Caller) -> None:
+        if caller.devices is not None and not caller.devices.allows(DRM_MAJOR, minor, "rw"):
+            raise PermissionError(EPERM, os.strerror(EPERM))
+
+    return guard
 
 
 def kfd_tree(topology: Callable[[], Topology], used_vram: Callable[[str], int], major: int = 235) -> Dir:

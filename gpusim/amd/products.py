@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 from types import MappingProxyType
+from typing import NamedTuple
 
 DATA, INSTRUCTION = 9, 10
 """KFD cache types: SIMD plus data or instruction bit (kernel.md 1.6)."""
@@ -30,9 +31,8 @@ class Cap(IntFlag):
 NO_CAPS = Cap(0)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheKind:
-    """One kind of cache of a node (kfd.md 1, Caches)."""
+class CacheKind(NamedTuple):
+    """One kind of cache of a node (kfd.md 1, Caches); part of a key that is looked up at every read."""
 
     level: int
     type: int

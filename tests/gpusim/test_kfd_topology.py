@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusim.amd.gpufacts import gpu_facts
 from gpusim.amd.kfd import SIMD_BASE, Topology, apic_id
-from gpusim.amd.kfd_properties import location_id, properties
+from gpusim.amd.kfd_properties import location_id, properties, properties_text, text
 from gpusim.spec import Cpus, GpuSpec, NodeSpec
 
 from .kfdnodes import listed, minors, node, switched
@@ -225,3 +227,19 @@ def test_whatever_happens_numbers_are_contiguous_and_counts_match_links(steps: l
             # large BAR: every link has its way back
             assert all(index in topology.peers(peer, p2p=p2p) for peer in peers)
         assert not set(topology.peers(index)) & set(topology.peers(index, p2p=True))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "driver"), [("5.13", "in-tree"), ("6.8", "in-tree"), ("6.8", "dkms-6.19.4")]
+)
+def test_the_text_of_properties_says_every_value_of_the_list_before_and_after_a_switch(
+    kernel: str, driver: str
+) -> None:
+    spec = node(modes=("CPX", "SPX"), kernel=kernel, driver=driver)
+    uneven = replace(spec.gpus[0], fused={3: (0xFF, 0, 0xFF, 0x1EF)})
+    fresh = listed(replace(spec, gpus=(uneven, *spec.gpus[1:])))
+    counts = {value(fresh, index, "caches_count") for index, gpu in fresh.gpu_nodes() if gpu.parts > 1}
+    assert len(counts) == 2
+    for topology in (fresh, switched(fresh, 0, "QPX"), fresh):
+        for index in range(len(topology.nodes)):
+            assert properties_text(topology, index) == text(properties(topology, index))
