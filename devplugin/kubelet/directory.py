@@ -10,6 +10,7 @@ inotify; kubelet.md 4, "unlinking the socket is not noticed by the server").
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import secrets
@@ -164,8 +165,9 @@ class Directory:
             identity = self.socket(name)
             if identity is None or time.time() - identity.made_ns / 1e9 < YOUNG or _answers(self.join(name)):
                 continue
-            self.remove(name)
-            removed.append(name)
+            with contextlib.suppress(OSError):  # EROFS, EPERM: untidy, and no reason to stop working
+                self.remove(name)
+                removed.append(name)
         return tuple(removed)
 
 
