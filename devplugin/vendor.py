@@ -48,6 +48,8 @@ class PreferenceQuery:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
+    """A host path mounted into the container."""
+
     container_path: str
     host_path: str
     read_only: bool = True
@@ -137,7 +139,7 @@ class Allocation:
     """Lines for the log."""
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818  # the answer no, not something gone wrong
     """A decision says no. The text names the object and the remedy; it reaches the pod as an Event."""
 
 

@@ -27,7 +27,7 @@ def simulate(argument: str) -> Machine | RemoteMachine:
         argument: ``unix:SOCKET`` of a served machine, or a fixture's path or name (``mi355x/qpx-6.14``).
 
     Raises:
-        GpusimError: no such fixture or an impossible one (`BadFixture`), or nobody listens (`NoServer`).
+        GpusimError: no such fixture or an impossible one (`BadFixture`), or nobody listens (`NoServerError`).
     """
     if argument.startswith(SOCKET):
         return connect(argument)
@@ -67,7 +67,7 @@ def connect(argument: str) -> RemoteMachine:
     """The served machine behind ``unix:SOCKET``.
 
     Raises:
-        GpusimError: not of that form, or nobody listens there (`NoServer`).
+        GpusimError: not of that form, or nobody listens there (`NoServerError`).
     """
     path = argument.removeprefix(SOCKET)
     if path == argument or not path:
