@@ -114,7 +114,7 @@ class Assembler:
         unlisted = sorted(set(range(how.ways)) - set(numbers))
         skipped += (self._unlisted(bdf, number, how, facts.compute) for number in unlisted)
         try:
-            whole_id = self._id(bdf, facts, nodes)
+            whole_id = self._id(bdf, facts, nodes, how.ways)
         except UnusableError as error:
             skipped += (Skipped(label_of(bdf, p.number, how.ways), str(error)) for p in partitions)
             partitions = []
@@ -185,20 +185,24 @@ class Assembler:
             f"no KFD node for partition {number} of {said}: {self._unlisted_at}",
         )
 
-    def _id(self, bdf: str, facts: PciFacts, nodes: Sequence[Node]) -> str:
+    def _id(self, bdf: str, facts: PciFacts, nodes: Sequence[Node], ways: int) -> str:
         """The registered id of the whole GPU (decisions 10, 11).
 
-        Where only the PCI file is absent, a serial that all nodes agree on is the same one on every
-        kernel up to 6.17 (kernel.md 1.5). A file that cannot be read says nothing: a new id would make
-        the scheduler forget who holds the GPU.
+        A GPU without serial has neither the PCI file nor a number in KFD. Where only the file is absent,
+        KFD's number stands in if it can only be the GPU's own; partitions print their own from 6.18 on
+        (kernel.md 1.5). A file that cannot be read says nothing. In doubt the GPU is left out: another id
+        would make the scheduler forget who holds it.
         """
-        unique_id = facts.unique_id
         if facts.unique_id_problem:
             if bdf in self._previous_ids:
                 return self._previous_ids[bdf]
             raise UnusableError(facts.unique_id_problem)
-        if unique_id is None and len({node.unique_id for node in nodes}) == 1:
-            unique_id = nodes[0].unique_id or None
+        unique_id = facts.unique_id
+        if unique_id is None:
+            told = {node.unique_id for node in nodes}
+            if len(told) > 1 or (ways > 1 and len(nodes) == 1 and told != {0}):
+                raise UnusableError(f"{BOUND}/{bdf}/unique_id: ENOENT, and KFD tells no serial of the GPU")
+            unique_id = told.pop() or None
         if unique_id is None or nodes[0].device_id is None:
             return own_id(self._node_name, bdf)
         return smi_uuid(unique_id, nodes[0].device_id)

@@ -358,6 +358,21 @@ def test_a_gpu_in_reset_keeps_its_id_from_the_last_pass() -> None:
     assert "unique_id: EPERM" in reasons(fresh)["0000:05:00.0"]
 
 
+def test_without_the_pci_file_kfds_serial_stands_in_only_where_it_is_the_gpus_own() -> None:
+    with_file = found(machine(*partitioned("QPX", 4))).gpus[0].id
+    shared = machine(*partitioned("QPX", 4))
+    del shared.tree[f"{BOUND}/0000:05:00.0/unique_id"]
+    assert found(shared).gpus[0].id == with_file
+    apart = machine(*partitioned("QPX", 4))
+    del apart.tree[f"{BOUND}/0000:05:00.0/unique_id"]
+    for p in range(4):
+        apart.tree |= gpu_node(1 + p, 128 + p, 0x500 | p, 76, num_xcc=2, unique_id=0xABC0 + p)
+    inventory = found(apart)
+    assert inventory.gpus == ()
+    assert all("unique_id: ENOENT" in why for why in reasons(inventory).values())
+    assert len(inventory.skipped) == 4
+
+
 def test_b39_no_id_of_a_gpu_without_serial_is_equal_across_nodes() -> None:
     host = machine(pci_gpu("0000:03:00.0", 0, 128), gpu_node(1, 128, 0x300, 64, unique_id=0))
     ids = {found(host, node_name=name).gpus[0].id for name in ("a", "b", "c")}
