@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from devplugin.amd.devices import Catalogue, devices
 from devplugin.amd.inventory import Inventory
+from devplugin.amd.irregular import Table, combine, descend
 from devplugin.amd.preference import pair_weight, prefer
-from devplugin.amd.selection import Structure, _combine, _descend, _Table
+from devplugin.amd.selection import Structure
 from devplugin.vendor import PreferenceQuery
 
 from ..devplugin.amd.builders import PARTITION, cut_gpu, inventory, soft_gpu
@@ -126,14 +127,14 @@ def test_the_local_search_is_a_choice_that_exists_and_no_better_than_the_best(
     weights = [[0] * count for _ in range(count)]
     for i, j in itertools.combinations(range(count), 2):
         weights[i][j] = weights[j][i] = data.draw(st.integers(0, 90))
-    roots = [_Table(0, [0, data.draw(st.integers(-5, 5))]) for _ in range(count)]
+    roots = [Table(0, [0, data.draw(st.integers(-5, 5))]) for _ in range(count)]
     size = data.draw(st.integers(1, count))
     totals = {
         sum(roots[i].costs[1] for i in chosen)
         + sum(weights[i][j] for i, j in itertools.combinations(chosen, 2))
         for chosen in itertools.combinations(range(count), size)
     }
-    found = _descend(roots, weights, size)
+    found = descend(roots, weights, size)
     assert found in totals
     assert found >= min(totals)
-    assert _combine(roots, weights, size, [0] * count) == min(totals)
+    assert combine(roots, weights, size, [0] * count) == min(totals)
