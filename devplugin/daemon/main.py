@@ -37,6 +37,9 @@ T = TypeVar("T")
 SWEEP = 25.0
 """Decision 19 promises 30 s from a pod's end to its lock's; the sweep itself needs a moment."""
 
+SWEEP_AGAIN = 2.0
+"""After a sweep that failed: waiting for the next turn would make those 30 s almost a minute."""
+
 LOGS_AFTER = 1.0
 """Seconds after which kept log lines are written at the latest; the first lists are out by then."""
 
@@ -165,7 +168,7 @@ class Daemon(Generic[Inv, S]):
         loops = [
             self._spawn(observer.run(start.pulse)),
             self._spawn(announcer.run()),
-            self._spawn(self._sweeps(allocator, directory, observer)),
+            self._spawn(keep_swept(allocator, lambda: self._tidy(directory, observer))),
         ]
         await asyncio.gather(*loops)
 
@@ -182,22 +185,6 @@ class Daemon(Generic[Inv, S]):
                 if not observer.offers:
                     log.warning("no device to offer; looking again every %.0f s", 30.0)
                 return
-
-    async def _sweeps(
-        self, allocator: Allocator[Inv, S], directory: Directory, observer: Observer[Inv, S]
-    ) -> None:
-        said = ""
-        while True:
-            try:
-                await allocator.sweep()
-                said = ""
-            except KubeError as error:
-                log.log(logging.DEBUG if str(error) == said else logging.WARNING, "sweep: %s", error)
-                said = str(error)
-            except Exception:
-                log.exception("sweep failed")
-            await asyncio.sleep(SWEEP)
-            self._tidy(directory, observer)
 
     @staticmethod
     def _tidy(directory: Directory, observer: Observer[Inv, S]) -> None:
@@ -243,6 +230,23 @@ class Daemon(Generic[Inv, S]):
             self._failed.set_exception(Fatal(str(error)))
         elif error is not None:
             self._failed.set_exception(error)
+
+
+async def keep_swept(allocator: Allocator[Any, Any], after: Callable[[], None]) -> None:
+    """Sweep now and for ever; `after` is called between sweeps."""
+    said = ""
+    while True:
+        wait = SWEEP_AGAIN
+        try:
+            await allocator.sweep()
+            said, wait = "", SWEEP
+        except KubeError as error:
+            log.log(logging.DEBUG if str(error) == said else logging.WARNING, "sweep: %s", error)
+            said = str(error)
+        except Exception:
+            log.exception("sweep failed")
+        await asyncio.sleep(wait)
+        after()
 
 
 def _answer(host: Host, requests: Sequence[FactRequest]) -> Mapping[FactRequest, Any]:
