@@ -80,7 +80,8 @@ def test_a_kubelet_of_another_version_refuses_today_s_plugins(make_kubelet, make
 @pytest.mark.parametrize(
     "name",
     ["amd.com", "amd.com/", "gpu", "amd.com/CPX NPS4", "kubernetes.io/gpu", "node.kubernetes.io/gpu",
-     "requests.amd.com/gpu", "amd.com/gpu/0", "/gpu", "AMD.com/gpu", "amd.com/-gpu", f"amd.com/{'x' * 64}", ""],
+     "requests.amd.com/gpu", "amd.com/gpu/0", "/gpu", "AMD.com/gpu", "amd.com/-gpu", f"amd.com/{'x' * 64}",
+     ""],
 )  # fmt: skip
 def test_a_name_that_is_no_extended_resource_is_refused(make_kubelet, make_plugin, name):
     make_kubelet()
