@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, product, repeat
 
 from devplugin.amd.topology import NODES, Node, Topology, TopologyError, parse_properties
 from devplugin.host import Host
@@ -34,11 +35,20 @@ def link_types(host: Host, topology: Topology, groups: Sequence[Sequence[int]]) 
     found: dict[tuple[int, int], int] = {}
     for at, group in enumerate(groups):
         if len(group) > 1 and (kind := finder.between(group[0], group[1])) is not None:
-            found.update({(min(a, b), max(a, b)): kind for i, a in enumerate(group) for b in group[i + 1 :]})
+            found.update(zip(combinations(sorted(group), 2), repeat(kind), strict=False))
         for other in groups[at + 1 :]:
             if (kind := finder.between(group[0], other[0])) is not None:
-                found.update({(a, b) if a < b else (b, a): kind for a in group for b in other})
+                found.update(zip(_pairs(group, other), repeat(kind), strict=False))
     return found
+
+
+def _pairs(one: Sequence[int], two: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """Every pair of a node of each, lower first; GPUs are mostly one after the other."""
+    if max(one) < min(two):
+        return product(one, two)
+    if max(two) < min(one):
+        return product(two, one)
+    return ((min(a, b), max(a, b)) for a in one for b in two)
 
 
 class _Finder:
@@ -95,11 +105,12 @@ class _Finder:
         """(type, node_to) of one link file; None where it is absent, unreadable or malformed."""
         try:
             given = parse_properties(self._host.read(f"{NODES}/{source}/{place}/properties"))
-            if given.get("node_from") not in (None, source):
-                return None
-            return given.require("type"), given.require("node_to")
         except (OSError, TopologyError):
             return None
+        kind, origin, target = given.numbers(("type", "node_from", "node_to"))
+        if kind is None or target is None or origin not in (None, source):
+            return None
+        return kind, target
 
     def _all(self, source: int) -> Mapping[int, int]:
         """node_to → type over every link of a node; of two to the same node the later file counts."""

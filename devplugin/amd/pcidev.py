@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from devplugin.amd.uuid import is_bdf
@@ -19,8 +19,6 @@ BOUND = "/sys/module/amdgpu/drivers/pci:amdgpu"
 PLATFORM = "/sys/devices/platform"
 
 _XCP = re.compile(r"amdgpu_xcp[_.]([0-9]{1,9})")
-_CARD = re.compile(r"card([0-9]{1,7})")
-_RENDER = re.compile(r"renderD([0-9]{1,7})")
 _MEMORY = re.compile(r"nps[0-9]")
 _MAX_MIB = 2**31 - 1
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
@@ -85,12 +83,19 @@ def read_drm(host: Host, directory: str) -> Drm:
         names = host.list(f"{directory}/drm")
     except OSError as error:
         raise UnusableError(f"{directory}/drm: {words(error)}") from error
-    cards = _minors(_CARD, names)
-    return Drm(cards[0] if cards else None, tuple(_minors(_RENDER, names)))
+    cards: list[int] = []
+    renders: list[int] = []
+    for name in names:
+        if name.startswith("renderD"):
+            renders += _minor(name[7:])
+        elif name.startswith("card"):
+            cards += _minor(name[4:])
+    return Drm(min(cards, default=None), tuple(sorted(renders)))
 
 
-def _minors(pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
-    return sorted(int(m[1]) for name in names if (m := pattern.fullmatch(name)))
+def _minor(text: str) -> tuple[int, ...]:
+    """A minor number (20 bits), or nothing."""
+    return (int(text),) if text.isascii() and text.isdecimal() and len(text) < 8 else ()
 
 
 class Platform:

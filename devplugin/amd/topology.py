@@ -9,16 +9,16 @@ such a node is told as unreadable and the rest goes on.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from devplugin.host import Host, words
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 
-_LINE = re.compile(r"^(\w+)[ \t]+([0-9]+)[ \t\r]*$", re.MULTILINE | re.ASCII)
+_LINE = re.compile(r"^(\w+)[ \t]+([0-9]{1,20})[ \t\r]*$", re.MULTILINE | re.ASCII)
 _LONGEST = 64 << 10
-_BIG = 1 << 64
+_BIGGEST = str(2**64 - 1)
 
 
 class TopologyError(Exception):
@@ -26,7 +26,10 @@ class TopologyError(Exception):
 
 
 class Properties:
-    """The lines of one topology file. Reading a number is a lookup by its exact name."""
+    """The lines of one topology file. Reading a number is a lookup by its exact name.
+
+    Values are kept as text of at most 20 digits, so that a comparison of texts tells what fits 64 bits.
+    """
 
     __slots__ = ("_values",)
 
@@ -37,10 +40,12 @@ class Properties:
     def get(self, name: str) -> int | None:
         """The number, or None where there is no such line or it does not fit 64 bits."""
         text = self._values.get(name)
-        if text is None or len(text) > 20:
-            return None
-        value = int(text)
-        return value if value < _BIG else None
+        return int(text) if text is not None and (len(text) < 20 or text <= _BIGGEST) else None
+
+    def numbers(self, names: Sequence[str]) -> list[int | None]:
+        """`get` of several names at once: a discovery asks for a thousand numbers."""
+        texts = map(self._values.get, names)
+        return [int(t) if t is not None and (len(t) < 20 or t <= _BIGGEST) else None for t in texts]
 
     def require(self, name: str) -> int:
         """The number; raises TopologyError where `get` gives None."""
@@ -154,32 +159,61 @@ def read_topology(host: Host) -> Topology:
     return Topology(tuple(gpus), cpus, tuple(unreadable))
 
 
+_NODE_LINES = (
+    "drm_render_minor",
+    "simd_count",
+    "location_id",
+    "domain",
+    "simd_per_cu",
+    "num_xcc",
+    "unique_id",
+    "device_id",
+    "gfx_target_version",
+    "num_cp_queues",
+    "hive_id",
+    "io_links_count",
+    "p2p_links_count",
+)
+
+
 def _node(index: int, given: Properties) -> Node | None:
     """A GPU node, or None for a CPU: it prints 0 for both SIMDs and the render minor.
 
     A file that says neither is no node we know.
     """
-    get = given.get
-    minor = get("drm_render_minor") or 0
-    simds = get("simd_count") or 0
+    (
+        minor,
+        simds,
+        location,
+        domain,
+        per_cu,
+        xccs,
+        unique_id,
+        device,
+        gfx,
+        queues,
+        hive,
+        io_links,
+        p2p_links,
+    ) = given.numbers(_NODE_LINES)
     if not minor and not simds:
         given.require("simd_count")
         return None
     return Node(
         index=index,
-        render_minor=minor,
-        location=get("location_id"),
-        domain=get("domain"),
-        simds=simds,
-        simds_per_cu=get("simd_per_cu") or 0,
-        xccs=get("num_xcc") or None,
-        unique_id=get("unique_id") or 0,
-        device_id=get("device_id") or None,
-        gfx=get("gfx_target_version") or 0,
-        compute_queues=get("num_cp_queues") or 0,
-        hive=get("hive_id") or 0,
-        io_links=get("io_links_count"),
-        p2p_links=get("p2p_links_count"),
+        render_minor=minor or 0,
+        location=location,
+        domain=domain,
+        simds=simds or 0,
+        simds_per_cu=per_cu or 0,
+        xccs=xccs or None,
+        unique_id=unique_id or 0,
+        device_id=device or None,
+        gfx=gfx or 0,
+        compute_queues=queues or 0,
+        hive=hive or 0,
+        io_links=io_links,
+        p2p_links=p2p_links,
     )
 
 

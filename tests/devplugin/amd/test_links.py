@@ -54,7 +54,9 @@ def server(
             for i, (target, of_type) in enumerate(entries):
                 parts.append(link(index, kind, i, target, of_type))
         counted = {"io_links_count": len(io), "p2p_links_count": len(peers)} if counts else {}
-        parts.append(gpu_node(index, 128 + at, g << 8 | p, 38, hive_id=hive, num_xcc=1, **counted))
+        parts.append(
+            gpu_node(index, 128 + at, g << 8 | p, 38, hive_id=hive, num_xcc=8 // partitions, **counted)
+        )
     return machine(*parts)
 
 
@@ -123,6 +125,7 @@ def mi210(registered: set[int]) -> DictHost:
 def test_xgmi_on_mi210_every_gpu_has_exactly_three_peers_and_is_not_its_own() -> None:
     gpus = found(mi210(set(range(2, 10)))).gpus
     peers = {gpu.bdf: gpu.xgmi_peers for gpu in gpus}
+    assert len(peers) == 8
     assert all(len(others) == 3 and bdf not in others for bdf, others in peers.items())
     assert all(bdf in peers[other] for bdf, others in peers.items() for other in others)
 
