@@ -7,6 +7,7 @@ and needs six verbs only. One connection per thread, re-opened when the server d
 from __future__ import annotations
 
 import http.client
+import select
 import threading
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -124,7 +125,9 @@ class ApiClient:
     def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
         kept = getattr(self._local, "connection", None)
         if kept is not None and kept.sock is not None:
-            return kept, True
+            if not select.select([kept.sock], [], [], 0)[0]:
+                return kept, True
+            self._discard(kept)  # the server said something unasked: it hung up
         made = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
         self._local.connection = made
         with self._lock:

@@ -93,12 +93,13 @@ class Kubelet:
             keep_finished_init=keep_finished_init,
             clock=clock,
         )
-        self._api, self._poll = api, poll_seconds
+        self._client = ApiClient(api, agent="gpusim-kubelet") if isinstance(api, str) else None
+        self._api: Api | None = self._client if isinstance(api, str) else api
+        self._poll = poll_seconds
         self._journal = Journal()
         self._runtime: Runtime | None = None
         self._life: Life | None = None
         self._lives = 0
-        self._client: ApiClient | None = None
         self._threads: list[threading.Thread] = []
         self._lock = threading.RLock()
 
@@ -135,8 +136,6 @@ class Kubelet:
             self._life = None
             raise
         api = self._api
-        if isinstance(api, str):
-            api = self._client = ApiClient(api, agent="gpusim-kubelet")
         if api is not None:
             self._thread(NodeLoop(api, self.node, life, self._journal, self._poll).run, "node status")
             self._thread(PodLoop(api, self.node, life, self._journal, self._poll).run, "pods")
@@ -156,15 +155,15 @@ class Kubelet:
 
     def _end(self, *, unlink: bool) -> None:
         with self._lock:
-            life, threads, client = self._life, self._threads, self._client
-            self._life, self._threads, self._client = None, [], None
+            life, threads = self._life, self._threads
+            self._life, self._threads = None, []
         if life is None:
             return
         life.end(unlink=unlink)
         for thread in threads:
             thread.join(15)
-        if client is not None:
-            client.close()
+        if self._client is not None:
+            self._client.close()
         self._journal.record("stopped" if unlink else "killed")
 
     def restart(self, *, late: float = 0.0) -> None:

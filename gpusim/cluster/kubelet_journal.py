@@ -7,6 +7,7 @@ shorter, or an allocation rolled back, and to wait for it without sleeping.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +18,8 @@ class Event:
     """One occurrence.
 
     Kinds: ``started stopped killed socket-removed registering registered refused connected list
-    stream-ended allocating allocated allocation-failed preferred prestart admitted rejected blocked
-    removed published unknown-numa env-conflict checkpoint-unreadable resource-removed api-error``.
+    watch-over stream-ended allocating allocated allocation-failed preferred prestart admitted rejected
+    blocked removed published unknown-numa env-conflict checkpoint-unreadable resource-removed api-error``.
     """
 
     kind: str
@@ -45,15 +46,19 @@ class Journal:
             return list(self._events)
 
     def wait(self, holds: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `holds()`: asked after every event, and every 20 ms for what makes no event here."""
-        with self._changed:
-            return self._changed.wait_for(holds, timeout) if timeout <= 0 else self._poll(holds, timeout)
+        """Wait until `holds()`: asked after every event, and every 20 ms for what makes no event here.
 
-    def _poll(self, holds: Callable[[], bool], timeout: float) -> bool:
-        left = timeout
-        while not holds():
+        `holds` is called without our lock: it may take locks under which others record events.
+        """
+        end = time.monotonic() + timeout
+        while True:
+            with self._changed:
+                seen = len(self._events)
+            if holds():
+                return True
+            left = end - time.monotonic()
             if left <= 0:
                 return False
-            self._changed.wait(min(0.02, left))
-            left -= 0.02
-        return True
+            with self._changed:
+                if len(self._events) == seen:
+                    self._changed.wait(min(0.02, left))

@@ -30,7 +30,7 @@ from gpusim.cluster.kubelet_edits import Admission
 from gpusim.cluster.kubelet_holdings import Holdings
 from gpusim.cluster.kubelet_journal import Journal
 from gpusim.cluster.kubelet_registry import KubeletFaults, RegistrationError, Registry
-from gpusim.cluster.kubelet_requests import containers, total, uid
+from gpusim.cluster.kubelet_requests import total, uid
 from gpusim.errors import GpusimError
 
 Object = dict[str, Any]
@@ -276,10 +276,6 @@ class Life:
         """``Healthy``, ``Unhealthy`` or ``Unknown``, for a pod's status."""
         device = self.table.devices(resource).get(id_)
         return "Unknown" if device is None else "Healthy" if device.healthy else "Unhealthy"
-
-    def asked(self, pod: Object) -> set[str]:
-        """Resources of plugins that a pod asks for."""
-        return {r for one in containers(pod) for r in one.amounts if self.table.knows(r)}
 
     def _alive(self) -> None:
         if self.over.is_set():

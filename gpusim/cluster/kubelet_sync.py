@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpusim.cluster import kubelet_status as statuses
@@ -75,7 +76,7 @@ class NodeLoop:
         while not self._life.over.is_set():
             totals = self._life.table.totals()
             due = totals != self._published or time.monotonic() - self._looked >= LOOK_SECONDS
-            if due and troubles.run("node status", lambda now=totals: self._publish(now)):  # type: ignore[misc]
+            if due and troubles.run("node status", partial(self._publish, totals)):
                 self._published, self._looked = totals, time.monotonic()
             self._life.over.wait(self._poll)
 

@@ -401,6 +401,13 @@ def test_a_server_that_is_down_refuses_and_comes_back_on_the_same_port(server, p
     assert len(port.list("nodes")) == 1
 
 
+def test_a_kept_connection_that_the_server_closed_is_no_obstacle_to_a_write(server, port):
+    port.create("nodes", {"metadata": {"name": "n"}})
+    server.down()
+    server.up()
+    assert port.patch("nodes", "n", {"metadata": {"labels": {"a": "b"}}})["metadata"]["labels"] == {"a": "b"}
+
+
 def test_an_outage_of_some_seconds_can_be_asked_for_over_http(server, port):
     assert raw(server, "POST", "/faults", b'{"down_seconds": 0.3}')[0] == 200
     time.sleep(0.15)

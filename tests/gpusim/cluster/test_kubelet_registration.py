@@ -382,6 +382,26 @@ def test_waiting_in_vain_says_what_there_is(make_kubelet, make_plugin):
         kubelet.wait_for(lambda k: k.capacity(RESOURCE) == 3, timeout=0.1)
 
 
+def test_waiting_while_resources_run_out_of_their_grace_does_not_lock_up(make_kubelet, make_plugin):
+    now = [0.0]
+    kubelet = make_kubelet(clock=lambda: now[0])
+    make_plugin(devices(1)).register().stop()
+    kubelet.wait_for(lambda k: any(e.kind == "stream-ended" for e in k.events))
+    stop = threading.Event()
+
+    def ask():  # a second thread under the table's lock, recording, while the first one waits
+        while not stop.is_set():
+            kubelet.capacity(RESOURCE)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    threading.Timer(0.05, lambda: now.__setitem__(0, 301.0)).start()
+    assert kubelet.wait_for(lambda k: not k.resources())
+    stop.set()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("wrong", [{"generation": "1.20"}, {"topology_policy": "all"}])
 def test_a_setting_that_is_none_of_the_choices_is_refused(directory, wrong):
     with pytest.raises(GpusimError, match="one of"):
