@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
@@ -47,7 +48,7 @@ def main() -> int:
     table = Table("operation", "measured ms", "floor", "floor ms", "ratio", "guard", "")
     for row in rows:
         table.add_row(
-            row["name"].removeprefix("test_").replace("_", " "),
+            escape(row["name"].removeprefix("test_").replace("_", " ")),
             f"{row['seconds'] * 1e3:.4f}",
             row["floor_name"],
             f"{row['floor'] * 1e3:.4f}",

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
+from devplugin.amd.devices import devices as devices_of_node
+from devplugin.amd.preference import pair_weight
 from devplugin.amd.settings import Settings
 from devplugin.amd.topology import parse_properties
 from devplugin.amd.vendor import Amd
@@ -127,6 +131,39 @@ def test_preferred_allocation_of_80_slots(guard: Guard) -> None:
     _, worst = worst_of(inventory, CU, ids, range(1, 81))
     floor = best(ask(inventory, CU, ids, 1), rounds=9, number=20)
     guard(ask(inventory, CU, ids, worst), floor=floor, limit=20, floor_name="size 1", number=5)
+
+
+@pytest.mark.parametrize("policy", ["besteffort", "spread"])
+def test_preferred_allocation_against_brute_force_of_10(guard: Guard, policy: str) -> None:
+    settings = replace(PARTITION, allocator_policy=policy)
+    inventory, ids = offered(settings, "mi355x/mixed-spx-cpx")
+    some = random.Random(3).sample(ids, 10)
+    devices = {id_: device for device in devices_of_node(inventory, settings) for id_ in device.kubelet_ids}
+    weigh = partial(pair_weight, inventory=inventory)
+    extreme = max if policy == "spread" else min
+
+    def total(chosen: Iterable[str]) -> int:
+        return sum(weigh(devices[a], devices[b]) for a, b in combinations(chosen, 2))
+
+    def brute() -> tuple[str, ...]:
+        return extreme(combinations(some, 5), key=total)
+
+    for size in range(1, 11):
+        assert total(ask(inventory, settings, some, size)()) == extreme(map(total, combinations(some, size)))
+    floor = best(brute, rounds=3)
+    guard(
+        ask(inventory, settings, some, 5), floor=floor, limit=1, floor_name="brute force, 5 of 10", number=5
+    )
+
+
+def test_preferred_allocation_of_630_slots(guard: Guard) -> None:
+    settings = replace(CU, split_count=80)
+    inventory, ids = offered(settings, "mi355x/spx-6.14")
+    ids = ids[:630]
+    seconds, worst = worst_of(inventory, settings, ids, range(1, 631, 37))
+    assert seconds < 1, "even a slow machine needs no second"
+    floor = best(lambda: sorted(set(ids)), rounds=9, number=5)
+    guard(ask(inventory, settings, ids, worst), floor=floor, limit=60, floor_name="sorting 630 ids", number=3)
 
 
 def crowd(inventory: object, count: int) -> tuple[Node, list[Pod]]:
