@@ -128,14 +128,13 @@ def test_render_writes_the_tree_and_says_so(capsys: Output, tmp_path: Path) -> N
     assert "device nodes as empty files" in capsys.readouterr().out
 
 
-def test_render_takes_a_served_machine(capsys: Output, served: str, tmp_path: Path) -> None:
-    here = result(capsys, "render", "mi355x/spx-6.14", str(tmp_path / "here"), "--json")
-    there = result(capsys, "render", served, str(tmp_path / "there"), "--json")
+def test_render_takes_a_served_machine(capsys: Output, directory: Path) -> None:
+    here = result(capsys, "render", "rdna4/rx9070-igpu", str(directory / "here"), "--json")
+    with Server(Machine(load("rdna4/rx9070-igpu")), str(directory / "s")):
+        there = result(capsys, "render", f"unix:{directory}/s", str(directory / "there"), "--json")
     assert {**here, "directory": ""} == {**there, "directory": ""}
-    same = subprocess.run(
-        ["diff", "-r", "--no-dereference", tmp_path / "here", tmp_path / "there"], check=False
-    )
-    assert same.returncode == 0
+    compare = ["diff", "-r", "--no-dereference", directory / "here", directory / "there"]
+    assert subprocess.run(compare, check=False).returncode == 0
 
 
 # Doing
