@@ -1,22 +1,20 @@
-"""The parts of a node's file tree that belong to no device: /proc, cgroups, and what programs keep on disk.
+"""The parts of a node's file tree that belong to no device: /proc, and what programs keep on disk.
 
-Sources: kernel.md 3 (device majors), 4.1-4.2 and 4.5 (dmem at the root), 5 (where pods live).
+Cgroups are `gpusim.cgroupfs`. Sources: kernel.md 3 (device majors), 5 (/proc/<pid>/cgroup).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from gpusim.nodes import Attr, CharDev, Dir, File, Node
+from gpusim.nodes import Attr, CharDev, Dir, File, Node, Show
 
 KEPT = ("etc", "opt", "root", "run", "tmp", "usr", "var")
 """Directories programs write to; empty at boot but for what `kept` puts in."""
-CONTROLLERS = "cpuset cpu io memory hugetlb pids rdma misc"
-"""Root controllers before dmem, which comes last (kernel.md 4.5)."""
 
 
 def proc(release: str, majors: Iterable[tuple[int, str]]) -> Dir:
-    """/proc: the running kernel's release and the character majors."""
+    """/proc: the running kernel's release and the character majors; processes are added by `process`."""
     lines = "".join(f"{major:3d} {name}\n" for major, name in sorted(majors))
     devices = f"Character devices:\n{lines}\nBlock devices:\n"
     kernel = {
@@ -26,21 +24,13 @@ def proc(release: str, majors: Iterable[tuple[int, str]]) -> Dir:
     return Dir({"devices": Attr(devices, sysfs=False), "sys": Dir({"kernel": Dir(kernel)})})
 
 
-def cgroup(pods: str, capacity: Callable[[], str] | None) -> Dir:
-    """/sys/fs/cgroup: the root group and the group all pods live in.
+def process(cgroup: Show) -> Dir:
+    """/proc/<pid>.
 
     Args:
-        pods: its name, ``kubepods.slice`` or ``kubepods``.
-        capacity: text of dmem.capacity; None: this kernel has no dmem controller.
+        cgroup: text of its cgroup file.
     """
-    controllers = CONTROLLERS if capacity is None else f"{CONTROLLERS} dmem"
-    found: dict[str, Node] = {
-        "cgroup.controllers": Attr(f"{controllers}\n", sysfs=False),
-        pods: Dir({"cgroup.controllers": Attr(f"{controllers}\n", sysfs=False)}),
-    }
-    if capacity is not None:
-        found["dmem.capacity"] = Attr(capacity, sysfs=False)
-    return Dir(found)
+    return Dir({"cgroup": Attr(cgroup, sysfs=False)}, mode=0o555)
 
 
 def kept() -> dict[str, Node]:

@@ -93,6 +93,12 @@ class Behaviour:
     """The PCI device's drm/ also lists controlD<64 + card>."""
     dmem_controller: bool
     """The cgroup controller ``dmem`` exists."""
+    dmem_many_lines: bool
+    """One write to a dmem limit may hold several lines; else exactly one pair."""
+    dmem_bare_region: str
+    """What a write of a region without a value does: ``oops``, or ``EINVAL`` alone."""
+    dmem_peak: bool
+    """File dmem.peak."""
     # amdgpu
     gfx950: bool
     """The driver knows GC 9.5.0; else an MI350X or MI355X is not bound at all."""

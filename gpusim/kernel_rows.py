@@ -142,6 +142,37 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        "dmem_many_lines",
+        (
+            Step(True, "src", "kernel.md 4.3: split at newlines, applied until the first error"),
+            Step(
+                False,
+                "inf",
+                "kernel.md 4.3: newest mainline takes one pair; 7.2 era, first release not known",
+                kernel=(7, 2),
+            ),
+        ),
+    ),
+    Row(
+        "dmem_bare_region",
+        (
+            Step("oops", "src", "kernel.md 4.1: NULL dereference in 6.14 to 6.19"),
+            Step(
+                "EINVAL",
+                "inf",
+                "kernel.md 4.1: fixed in Feb 2026, 7.0 era; which stables have it is not known",
+                kernel=(7, 0),
+            ),
+        ),
+    ),
+    Row(
+        "dmem_peak",
+        (
+            Step(False, "cap", "kernel.md 4.1: absent in 7.1.8"),
+            Step(True, "inf", "kernel.md 4.1: posted May 2026, 7.2 era", kernel=(7, 2)),
+        ),
+    ),
+    Row(
         "gfx950",
         (
             Step(False, "src", "kernel.md 0: GC 9.5.0 absent from 6.8 and 6.12; decision 5 (spx-6.8-intree)"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gpusim import hostfs
 from gpusim.amd.check import check
@@ -20,11 +19,19 @@ from gpusim.amd.drm import MAJOR
 from gpusim.amd.drmfs import NODE_MODE, RENDER_GID
 from gpusim.amd.gpu import Gpu
 from gpusim.amd.sysfs import Sysfs
+from gpusim.amd.vram import Allocation, Vram
+from gpusim.cgroup import Cgroups
+from gpusim.cgroupfs import CgroupFs
+from gpusim.dmem import Copies, Dmem
 from gpusim.errors import GpusimError
 from gpusim.kernel import Behaviour, behaviour
-from gpusim.process import DeviceRules, Handle, Process, Processes
+from gpusim.process import DeviceRules, Processes
 from gpusim.spec import NodeSpec
-from gpusim.tree import ROOT, Caller, CharDev, Dir, Node, Stat, Tree
+from gpusim.tree import Caller, CharDev, Dir, Node, Tree
+from gpusim.view import Completed, View
+from gpusim.workloads import Workloads
+
+__all__ = ["Allocation", "Completed", "Machine", "View"]
 
 _KFD_MAJORS = range(234, 255)
 """Where the kernel looks first for a dynamic character major, from the top down."""
@@ -35,68 +42,7 @@ _UDEVS = frozenset({"dri", "kfd", "null"})
 """What devtmpfs and udev make in /dev."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """What a finished program left: its exit status and what it printed."""
-
-    status: int
-    stdout: bytes
-    stderr: bytes
-
-
-class View:
-    """A node as one caller sees it; every method raises OSError with the errno that caller gets."""
-
-    def __init__(self, tree: Tree, caller: Caller = ROOT) -> None:
-        self.tree = tree
-        self.caller = caller
-
-    def read(self, path: str) -> bytes:
-        """The whole content of a file."""
-        return self.tree.read(path, self.caller)
-
-    def write(self, path: str, data: bytes) -> int:
-        """One write(2) to an existing file; the byte count."""
-        return self.tree.write(path, data, self.caller)
-
-    def list(self, path: str) -> Sequence[str]:
-        """Names in a directory, sorted."""
-        return self.tree.list(path, self.caller)
-
-    def readlink(self, path: str) -> str:
-        """The text of a link; EINVAL when it is none."""
-        return self.tree.readlink(path, self.caller)
-
-    def stat(self, path: str, *, follow: bool = True) -> Stat:
-        """What the path leads to; with ``follow=False`` the link itself."""
-        return self.tree.stat(path, self.caller, follow=follow)
-
-    def probe(self, path: str) -> None:
-        """Open a device node for reading and writing, and close it again."""
-        self.tree.probe(path, self.caller)
-
-    def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Write a whole new file over `path`."""
-        self.tree.put(path, data, mode, self.caller)
-
-    def mkdir(self, path: str, mode: int = 0o755) -> None:
-        """Make a directory and its parents; no error when it is there."""
-        self.tree.makedirs(path, mode, self.caller)
-
-    def unlink(self, path: str) -> None:
-        """Remove one file."""
-        self.tree.unlink(path, self.caller)
-
-    def copy(self, source: str, target: str, mode: int) -> None:
-        """Copy a file's bytes to `target`, as `put` does."""
-        self.tree.copy(source, target, mode, self.caller)
-
-    def run(self, argv: Sequence[str], *, timeout: float = 30.0, stdin: bytes = b"") -> Completed:
-        """Run a program: an AMD node has none that the plugin calls, so this is ENOENT."""
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
-
-
-class Machine(View):
+class Machine(Workloads):
     """One node, as root of the host sees it.
 
     Args:
@@ -111,21 +57,19 @@ class Machine(View):
         self.spec = spec
         self.rules: Behaviour = behaviour(spec.kernel, spec.driver)
         self.processes = Processes()
-        self._unplugged: set[int] = set()
         major = _KFD_MAJORS[spec.seed % len(_KFD_MAJORS)]
         self.driver = Driver(spec, self.rules, self.processes, major)
+        self.cgroups = Cgroups(self._dmem() if self.rules.dmem_controller else None)
+        self.vram = Vram(self.driver, self.cgroups)
         self._build(hostfs.kept(), {})
+        self.write("/sys/fs/cgroup/cgroup.subtree_control", _all(self.cgroups))
+        self._groups.make("kubepods.slice" if spec.cgroup_driver == "systemd" else "kubepods")
 
     # Looking
 
-    @property
-    def events(self) -> list[dict[str, object]]:
-        """What happened on the node, in order; each entry can be written as JSON."""
-        return self.driver.events
-
     def describe(self) -> dict[str, object]:
         """The state of the node for people and scripts; can be written as JSON."""
-        return describe(self.driver)
+        return describe(self.driver, self.vram)
 
     def view(
         self,
@@ -133,6 +77,7 @@ class Machine(View):
         gids: Sequence[int] = (),
         devices: DeviceRules | None = None,
         readonly: bool | Sequence[str] = False,
+        cgroup: str | None = None,
     ) -> View:
         """The same node for another caller.
 
@@ -142,50 +87,22 @@ class Machine(View):
             devices: its device cgroup; None: unrestricted.
             readonly: directories mounted read-only where it lives; True means /sys and /proc/sys, as
                 container runtimes mount them.
+            cgroup: root of its cgroup namespace, ``/kubepods.slice/…``; None: the host's. Paths stay the
+                host's: it decides what may be written (kernel.md 4.3: EPERM on its own root's limits).
         """
         mounts = ("/sys", "/proc/sys") if readonly is True else tuple(readonly or ())
-        return View(self.tree, Caller(uid, tuple(gids), devices, mounts))
+        namespace = None if cgroup is None else f"/{cgroup.strip('/')}"
+        return View(self.tree, Caller(uid, tuple(gids), devices, mounts, namespace))
 
-    # Processes and what they hold
+    # Names only the kernel or a runtime makes
 
-    def process(self, devices: DeviceRules | None = None, uid: int = 0, gids: Sequence[int] = ()) -> Process:
-        """Start a process; `devices` is its device cgroup (None: on the host, unrestricted)."""
-        return self.processes.spawn(uid=uid, gids=gids, devices=devices)
-
-    def open(self, path: str, process: Process) -> Handle:
-        """Open a file or device node as a process, which then holds it.
-
-        The first /dev/kfd of a process makes its KFD context, closing the last one ends it.
+    def delegate(self, cgroup: str, uid: int, gid: int = 0) -> None:
+        """Give a cgroup to a user: its directory, cgroup.procs, .threads and .subtree_control, no limit.
 
         Raises:
-            OSError: as open(2), for this process; for devices see `Driver.open_minor`.
+            OSError: ENOENT, no such cgroup.
         """
-        opened = self.tree.open(path, Caller(process.uid, process.gids, process.devices))
-        handle = self.processes.open(process, opened.path, opened.rdev, opened.release)
-        self.events.append({"event": "opened", "pid": process.pid, "path": opened.path})
-        return handle
-
-    def use(self, handle: Handle) -> None:
-        """Do anything with an open device, such as an ioctl.
-
-        Raises:
-            OSError: EBADF, it was closed; ENODEV, its device was unplugged since.
-        """
-        if handle.closed:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), handle.path)
-        if handle.number in self._unplugged:
-            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), handle.path)
-
-    def close(self, handle: Handle) -> None:
-        """Close what `open` gave."""
-        self.processes.close(handle)
-        self.events.append({"event": "closed", "pid": handle.pid, "path": handle.path})
-
-    def exit(self, process: Process) -> None:
-        """End a process; everything it holds is closed."""
-        for handle in list(process.files.values()):
-            self.close(handle)
-        self.processes.exit(process)
+        self._groups.delegate(self.cgroups.find(cgroup), uid, gid)
 
     def mknod(self, path: str, major: int, minor: int, mode: int = 0o666) -> None:
         """Make a device node, as a container runtime does in a container's own /dev.
@@ -237,8 +154,9 @@ class Machine(View):
         if not gpu.present:
             raise GpusimError(f"{bdf} is not plugged in")
         gone = {(MAJOR, minor) for minor in self.driver.remove(gpu)}
-        for process in self.processes:
-            self._unplugged.update(n for n, handle in process.files.items() if handle.rdev in gone)
+        files = [handle for process in self.processes for handle in process.files.values()]
+        held = [handle.number for handle in files if handle.rdev in gone]
+        self.vram.unplugged(gpu, [number for number in held if number not in self.vram.stale])
         self._devices_changed()
 
     def add(self, bdf: str) -> None:
@@ -251,6 +169,7 @@ class Machine(View):
         if gpu.present:
             raise GpusimError(f"{bdf} is plugged in already")
         self.driver.add(gpu)
+        self.vram.plugged(gpu)
         self._devices_changed()
 
     def fork(self) -> Machine:
@@ -261,8 +180,11 @@ class Machine(View):
         twin = Machine.__new__(Machine)
         twin.spec, twin.rules = self.spec, self.rules
         twin.processes = self.processes.fork()
-        twin._unplugged = self._unplugged.copy()
         twin.driver = self.driver.copy(twin.processes)
+        copies = Copies()
+        dmem = self.cgroups.dmem
+        twin.cgroups = self.cgroups.fork(None if dmem is None else dmem.fork(twin._oops, copies), copies)
+        twin.vram = self.vram.fork(twin.driver, twin.cgroups, copies)
         root, dev = self.tree.root.kids(), self._dev.kids()
         kept = {name: node for name, node in root.items() if name not in _KERNELS}
         made = {name: node for name, node in dev.items() if name not in _UDEVS}
@@ -274,18 +196,20 @@ class Machine(View):
     def _build(self, kept: dict[str, Node], made: dict[str, Node]) -> None:
         """Hang the views of the state into a new tree, beside ordinary files and self-made device nodes."""
         driver = self.driver
-        self._sysfs = Sysfs(driver)
+        self._sysfs = Sysfs(driver, self.vram)
+        self._groups = CgroupFs(self.cgroups, peak=self.rules.dmem_peak, moved=self._moved)
         sys = self._sysfs.root
-        pods = "kubepods.slice" if self.spec.cgroup_driver == "systemd" else "kubepods"
-        capacity = self._dmem_capacity if self.rules.dmem_controller else None
-        sys.add("fs", Dir({"cgroup": hostfs.cgroup(pods, capacity)}))
+        sys.add("fs", Dir({"cgroup": self._groups.root}))
         majors = [(1, "mem"), (MAJOR, "drm")]
         dev: dict[str, Node] = {**made, "null": self._device(CharDev(*_NULL, 0o666))}
         if driver.loaded:
             majors.append((driver.kfd_major, "kfd"))
             dev["kfd"] = self._device(CharDev(driver.kfd_major, 0, NODE_MODE, gid=RENDER_GID))
         self._dev = Dir(dev, writable=True)
-        root = {**kept, "dev": self._dev, "proc": hostfs.proc(self.spec.kernel, majors), "sys": sys}
+        self._proc = hostfs.proc(self.spec.kernel, majors)
+        for pid in self.cgroups.pids():
+            self._show(pid)
+        root = {**kept, "dev": self._dev, "proc": self._proc, "sys": sys}
         super().__init__(Tree(Dir(root, writable=True)))
         self._devices_changed()
 
@@ -319,10 +243,15 @@ class Machine(View):
         elif (major, minor) != _NULL:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
 
-    def _dmem_capacity(self) -> str:
-        """One region per GPU, however partitioned (kernel.md 4.1); none where amdgpu registers nothing."""
-        registered = self.rules.dmem_region if self.spec.dmem_regions is None else self.spec.dmem_regions
-        if not registered:
-            return ""
-        gpus = self.driver.gpus
-        return "".join(f"drm/{bdf}/vram {gpus[bdf].facts.vram_bytes}\n" for bdf in self.driver.regions)
+    def _dmem(self) -> Dmem:
+        rules = self.rules
+        return Dmem(many_lines=rules.dmem_many_lines, bare_region=rules.dmem_bare_region, oops=self._oops)
+
+    def _oops(self, why: str) -> None:
+        """The real kernel would have died here (kernel.md 4.1); ours writes it down and goes on."""
+        self.events.append({"event": "oops", "why": why})
+
+
+def _all(cgroups: Cgroups) -> bytes:
+    """What systemd and runc together hand down from the root (kernel.md 4.5)."""
+    return " ".join(f"+{name}" for name in cgroups.controllers).encode()

@@ -55,6 +55,8 @@ class Caller:
     """None: no device program attached, everything allowed."""
     readonly: tuple[str, ...] = ()
     """Directories mounted read-only for this caller, such as ``("/sys",)``."""
+    cgroup: str | None = None
+    """Root of the cgroup namespace the caller lives in, ``/kubepods.slice/…``; None: the host's."""
 
     def covers(self, path: str) -> bool:
         """Whether the canonical `path` lies on a read-only mount of this caller."""
@@ -253,3 +255,32 @@ class Dir(Node):
         if self._entries is not None:
             self._kids = None
         touch()
+
+
+class KernelDir(Dir):
+    """A kernfs directory whose file system has mkdir and rmdir of its own, as that of cgroups has.
+
+    Args:
+        entries: as of `Dir`.
+        make: mkdir(name, mode, caller), after every permission check; enters the name itself.
+        remove: rmdir(name); takes the name out itself.
+        mode: permission bits.
+        uid: owner.
+        gid: owning group.
+    """
+
+    __slots__ = ("make", "remove")
+
+    def __init__(
+        self,
+        entries: Entries,
+        *,
+        make: Callable[[str, int, Caller], None],
+        remove: Callable[[str], None],
+        mode: int = 0o755,
+        uid: int = 0,
+        gid: int = 0,
+    ) -> None:
+        super().__init__(entries, mode=mode, uid=uid, gid=gid)
+        self.make = make
+        self.remove = remove

@@ -7,7 +7,7 @@ Whether a partition switch is refused, and who is blocked, follows from what is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpusim.errors import GpusimError
 
@@ -119,6 +119,8 @@ class Process:
     files: dict[int, Handle] = field(default_factory=dict)
     """Handle number → open handle, in order of opening."""
     alive: bool = True
+    cgroup: str = "/"
+    """Path of its cgroup: follows when it is moved, stays when it exits."""
 
 
 class Processes:
@@ -132,6 +134,7 @@ class Processes:
         self._next_handle = 1
         self._processes: dict[int, Process] = {}
         self._handles: dict[int, Handle] = {}
+        self._zombies: dict[int, Process] = {}
 
     def __iter__(self) -> Iterator[Process]:
         return iter(list(self._processes.values()))
@@ -161,15 +164,37 @@ class Processes:
         except KeyError:
             raise GpusimError(f"no open handle {number} on this node (closed, or never opened)") from None
 
-    def spawn(self, *, uid: int = 0, gids: Iterable[int] = (), devices: DeviceRules | None = None) -> Process:
+    def zombie(self, pid: int) -> Process:
+        """The exited process of that pid that nobody has waited for.
+
+        Raises:
+            GpusimError: there is none.
+        """
+        try:
+            return self._zombies[pid]
+        except KeyError:
+            raise GpusimError(f"no zombie {pid} on this node") from None
+
+    def spawn(
+        self,
+        *,
+        uid: int = 0,
+        gids: Iterable[int] = (),
+        devices: DeviceRules | None = None,
+        cgroup: str = "/",
+    ) -> Process:
         """Start a process that holds nothing."""
-        process = Process(self._next_pid, uid, tuple(gids), devices)
+        process = Process(self._next_pid, uid, tuple(gids), devices, cgroup=cgroup)
         self._next_pid += 1
         self._processes[process.pid] = process
         return process
 
-    def exit(self, process: Process) -> None:
+    def exit(self, process: Process, *, reap: bool = True) -> None:
         """End a process: its files are closed in the order they were opened, as exit_files() does.
+
+        Args:
+            process: which.
+            reap: False leaves a zombie, until `reap`.
 
         Raises:
             GpusimError: it has exited already, or belongs to another node.
@@ -179,6 +204,18 @@ class Processes:
             self.close(handle)
         process.alive = False
         del self._processes[process.pid]
+        if not reap:
+            self._zombies[process.pid] = process
+
+    def reap(self, process: Process) -> None:
+        """Wait for a zombie.
+
+        Raises:
+            GpusimError: it is none.
+        """
+        if self._zombies.get(process.pid) is not process:
+            raise GpusimError(f"process {process.pid} is no zombie of this node")
+        del self._zombies[process.pid]
 
     def open(
         self,
@@ -232,11 +269,10 @@ class Processes:
                 number: Handle(number, handle.pid, handle.path, handle.rdev)
                 for number, handle in process.files.items()
             }
-            copy._processes[process.pid] = Process(
-                process.pid, process.uid, process.gids, process.devices, files
-            )
+            copy._processes[process.pid] = replace(process, files=files)
             copy._handles.update(files)
         copy._handles = dict(sorted(copy._handles.items()))
+        copy._zombies = {pid: replace(zombie, files={}) for pid, zombie in self._zombies.items()}
         return copy
 
     def _mine(self, process: Process) -> Process:

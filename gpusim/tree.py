@@ -26,6 +26,7 @@ from gpusim.nodes import (
     Entries,
     File,
     Guard,
+    KernelDir,
     Kind,
     Link,
     Node,
@@ -222,8 +223,17 @@ class Tree:
         self.put(target, self.read(source, caller), mode, caller)
 
     def mkdir(self, path: str, mode: int = 0o755, caller: Caller = ROOT) -> None:
-        """One directory, as mkdir(2). EEXIST, ENOENT, EROFS, EACCES, EPERM (kernfs), ENAMETOOLONG."""
+        """One directory, as mkdir(2). EEXIST, ENOENT, EROFS, EACCES, ENAMETOOLONG.
+
+        EPERM in a kernfs without mkdir; where it has one, as in cgroups, also what that answers.
+        """
         spot = self._vacant(path, caller)
+        if isinstance(spot.directory, KernelDir):
+            try:
+                spot.directory.make(spot.name, mode, caller)
+            except OSError as error:
+                raise _named(error, path) from None
+            return
         made = Dir({}, mode=mode, writable=True, uid=caller.uid, gid=_group(caller))
         spot.directory.add(spot.name, made)
 
@@ -267,6 +277,38 @@ class Tree:
         _may_delete(spot, node, path, caller, directory=False)
         if not spot.directory.writable:
             raise fail(errno.EPERM, path)
+        spot.directory.drop(spot.name)
+
+    def rmdir(self, path: str, caller: Caller = ROOT) -> None:
+        """Remove one empty directory, as rmdir(2).
+
+        Raises:
+            OSError: lookup errors; EINVAL (``.``); ENOTEMPTY (``..``, or names in it); ENOTDIR; EROFS;
+                EACCES; EBUSY (``/``, or what a cgroup answers); EPERM (another kernfs).
+        """
+        spot = self._walk.spot(path, caller)
+        if spot.special:
+            code = {".": errno.EINVAL, "..": errno.ENOTEMPTY}.get(spot.name, errno.EBUSY)
+            raise fail(code, path)
+        if caller.covers(spot.where):
+            raise fail(errno.EROFS, path)
+        node = spot.directory.kids().get(spot.name)
+        if node is None:
+            measure(spot, path)
+            raise fail(errno.ENOENT, path)
+        _may_delete(spot, node, path, caller, directory=True)
+        if isinstance(spot.directory, KernelDir) and isinstance(node, KernelDir):
+            try:
+                spot.directory.remove(spot.name)
+            except OSError as error:
+                raise _named(error, path) from None
+            return
+        if isinstance(node, KernelDir):
+            raise fail(errno.EBUSY, path)  # the root of its file system is a mount point
+        if not spot.directory.writable:
+            raise fail(errno.EPERM, path)
+        if isinstance(node, Dir) and node.kids():
+            raise fail(errno.ENOTEMPTY, path)
         spot.directory.drop(spot.name)
 
     def rename(self, old: str, new: str, caller: Caller = ROOT) -> None:
@@ -377,15 +419,15 @@ class Tree:
         measure(spot, path)
         if spot.slash and not directory:
             raise fail(errno.ENOENT, path)
-        self._may_make(spot, path, caller, refused=errno.EPERM)
+        self._may_make(spot, path, caller, refused=errno.EPERM, kernel=directory)
         return spot
 
-    def _may_make(self, spot: Spot, path: str, caller: Caller, *, refused: int) -> None:
+    def _may_make(self, spot: Spot, path: str, caller: Caller, *, refused: int, kernel: bool = False) -> None:
         if caller.covers(spot.where):
             raise fail(errno.EROFS, path)
         if not permits(spot.directory, caller, WRITE | SEARCH):
             raise fail(errno.EACCES, path)
-        if not spot.directory.writable:
+        if not spot.directory.writable and not (kernel and isinstance(spot.directory, KernelDir)):
             raise fail(refused, path)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from gpusim.amd.driver import Driver
 from gpusim.amd.gpu import Gpu
+from gpusim.amd.vram import Vram
 from gpusim.process import Process
 
 
-def describe(driver: Driver) -> dict[str, object]:
+def describe(driver: Driver, vram: Vram) -> dict[str, object]:
     """Everything that matters of a node; ids of 64 bits are hexadecimal text."""
     spec = driver.spec
     gpu_nodes = [
@@ -36,7 +37,7 @@ def describe(driver: Driver) -> dict[str, object]:
             for c in driver.cards
         ],
         "gpus": [_gpu(driver, gpu) for gpu in driver.gpus.values()],
-        "processes": [_process(process) for process in driver.processes],
+        "processes": [_process(process, vram) for process in driver.processes],
     }
 
 
@@ -52,6 +53,7 @@ def _gpu(driver: Driver, gpu: Gpu) -> dict[str, object]:
         "hive_id": f"{facts.hive_id:016x}",
         "vram_bytes": facts.vram_bytes,
         "vram_used": gpu.vram_used,
+        "gtt_used": gpu.gtt_used,
         "mode": gpu.mode,
         "nps": gpu.nps,
         "requested_nps": driver.requested_nps.get(facts.hive_id or gpu.bdf),
@@ -68,10 +70,15 @@ def _gpu(driver: Driver, gpu: Gpu) -> dict[str, object]:
     }
 
 
-def _process(process: Process) -> dict[str, object]:
+def _process(process: Process, vram: Vram) -> dict[str, object]:
     return {
         "pid": process.pid,
         "uid": process.uid,
+        "cgroup": process.cgroup,
         "devices": None if process.devices is None else process.devices.lines(),
         "open": [{"handle": handle.number, "path": handle.path} for handle in process.files.values()],
+        "allocations": [
+            {"number": a.number, "gpu": a.bdf, "minor": a.minor, "bytes": a.bytes, "place": a.place}
+            for a in vram.of(process)
+        ],
     }

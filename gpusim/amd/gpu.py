@@ -31,6 +31,7 @@ class Gpu:
     mode: str
     nps: int
     vram_used: int
+    """Bytes: the driver's base use and what processes have."""
     present: bool = True
     """False after a hot-remove."""
     driver: str | None = None
@@ -39,6 +40,8 @@ class Gpu:
     """DRM devices by partition; shorter than 8 when minors ran out, empty without amdgpu."""
     platform: tuple[int, ...] = ()
     """Numbers of the XCP platform devices of partitions 1, 2, …"""
+    gtt_used: int = 0
+    """Bytes of system memory behind its table."""
 
     @property
     def bdf(self) -> str:

@@ -19,7 +19,7 @@ from gpusim.amd.gpu import Gpu
 from gpusim.amd.gpufacts import VENDOR
 from gpusim.amd.partition import listed, memory_modes
 from gpusim.kernel import Behaviour
-from gpusim.nodes import Attr, Caller, Dir, Link, Node, Show
+from gpusim.nodes import Attr, Caller, Dir, Link, Node
 from gpusim.spec import NodeSpec
 
 LINK_SPEED = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0"}
@@ -148,16 +148,15 @@ def _amdgpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour) -> dict[str, Nod
     facts = gpu.facts
     vram = facts.vram_bytes
     visible = vram if spec.large_bar else min(vram, _SMALL_BAR)
-    used: Show = lambda: f"{gpu.vram_used}\n"  # noqa: E731 (shared by two files)
     found: dict[str, Node] = {
         "gpu_busy_percent": Attr("0\n"),
         "mem_busy_percent": Attr("0\n"),
         "mem_info_gtt_total": Attr(f"{facts.gtt_bytes}\n"),
-        "mem_info_gtt_used": Attr("0\n"),
+        "mem_info_gtt_used": Attr(lambda: f"{gpu.gtt_used}\n"),
         "mem_info_vis_vram_total": Attr(f"{visible}\n"),
-        "mem_info_vis_vram_used": Attr(used),
+        "mem_info_vis_vram_used": Attr(lambda: f"{min(gpu.vram_used, visible)}\n"),
         "mem_info_vram_total": Attr(f"{vram}\n"),
-        "mem_info_vram_used": Attr(used),
+        "mem_info_vram_used": Attr(lambda: f"{gpu.vram_used}\n"),
     }
     if gpu.drm:
         found["drm"] = device_drm(gpu.home, gpu.drm[0], control=rules.control_links)

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from gpusim.amd import drmfs, pci, xcp
 from gpusim.amd.driver import Driver
 from gpusim.amd.kfd_ids import invented
+from gpusim.amd.kfd_proc import process_entries
 from gpusim.amd.kfd_tree import KfdTree
+from gpusim.amd.vram import Vram
 from gpusim.nodes import Attr, Dir, Entries, Link, Node
 
 _VGA = 0x030000
@@ -21,9 +23,10 @@ class Sysfs:
 
     Args:
         driver: whose devices.
+        vram: whose processes KFD shows.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, vram: Vram) -> None:
         self._driver = driver
         self._changing: list[Dir] = []
         self._homes = {card.spec.bdf: card.home for card in driver.cards}
@@ -32,6 +35,9 @@ class Sysfs:
         kfd = KfdTree(lambda: driver.topology, lambda bdf: driver.gpus[bdf].vram_used, driver.kfd_major)
         self._kfd = kfd.root
         driver.topology_changed = kfd.changed
+        processes = Dir(lambda: process_entries(vram))
+        vram.contexts_changed = processes.invalidate
+        kfd.root.add("proc", processes)
         self.root = Dir(
             {
                 "bus": Dir(self._bus()),

@@ -91,7 +91,7 @@ def test_every_row_has_a_source_and_a_known_tag_and_every_field_has_a_row() -> N
 
 def test_every_row_can_take_each_of_its_values() -> None:
     seen = {row.name: set() for row in ROWS}
-    for kernel in (*KERNELS, "6.12.61", "6.15", "6.17", "6.18", "6.18.3", "6.19"):
+    for kernel in (*KERNELS, "6.12.61", "6.15", "6.17", "6.18", "6.18.3", "6.19", "7.2"):
         for driver in (*DRIVERS, "dkms-6.10.5", "dkms-6.18.4"):
             for name, value, _, _ in explain(kernel, driver):
                 seen[name].add(value)
