@@ -110,10 +110,30 @@ class PodEvent:
     type: str
     reason: str
     message: str
+    name: str | None = None
+    """As `NodeEvent.name`."""
 
 
 Effect = NodeEvent | PodEvent
 """Closed set of idempotent deeds; `daemon` has one executor for them. Later rooms add members."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodCap:
+    """What one pod's containers may use of devices' memory, all together; held by `daemon.caps`."""
+
+    pod: Pod
+    limits: Mapping[str, int]
+    """dmem region, as the kernel spells it → bytes; never empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """All limits there should be now; a pod that is not named keeps what its cgroup has."""
+
+    pods: tuple[PodCap, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Why a pod is not limited that should be: one line each, stable so that it is logged once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +232,13 @@ class Vendor(Protocol[Inv, S]):
         facts: Mapping[FactRequest, Any],
     ) -> Allocation:
         """Edits and records for one container; raises Refused."""
+        ...
+
+    def caps(self, inventory: Inv, settings: S, pods: Sequence[Pod]) -> Caps:
+        """The memory limits that the node's pods should have by what they were given so far.
+
+        Asked again whenever pods or inventory change, never during an Allocate.
+        """
         ...
 
     def report(self, host: Host, inventory: Inv, settings: S) -> Mapping[str, Any]:

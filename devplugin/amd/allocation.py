@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from devplugin.amd import cumask
+from devplugin.amd.caps import limited_regions
 from devplugin.amd.devices import Catalogue, Device
 from devplugin.amd.inventory import Inventory, Partition
 from devplugin.amd.settings import Settings
@@ -34,10 +35,8 @@ class _Share:
 
     @property
     def sliced(self) -> bool:
-        """Less than the whole device (amd.md 5.4); a hard device never is (decision 22)."""
-        return not self.device.hard and (
-            0 < self.cores < self.device.cus or 0 < self.memory_mib < self.device.memory_mib
-        )
+        """Less than the whole device."""
+        return self.device.sliced(self.memory_mib, self.cores)
 
     @property
     def memory_only(self) -> bool:
@@ -96,29 +95,48 @@ def allocate(
     taken = rebuild(inventory, settings, pods, claim.pod)
     sliced = any(share.sliced for share in shares)
     masks = [_mask(share, taken) for share in shares]
+    hook = sliced and _hook_needed(inventory, settings, shares, facts)
     visible = [
         entry
         for share, mask in zip(shares, masks, strict=True)
-        for entry in _visible(share, mask, limited=sliced)
+        for entry in _visible(share, mask, limited=hook)
     ]
     envs = _environment(visible, [agent for share in shares for agent in share.device.agents])
     mounts: tuple[Mount, ...] = ()
-    records: dict[str, str | None] = {}
-    if sliced:
-        source = hook_source(settings)
-        if not facts.get(FactRequest("file", source)):
-            # An LD_AUDIT mount of nothing would keep the container from starting (decision 23).
-            raise Refused(
-                f"the memory hook {source} is not on the host, so a slice would be unlimited; install it "
-                "(-install_hook) or ask for whole GPUs"
-            )
+    notes = [*taken.warnings, *_notes(claim, shares, masks)]
+    if hook:
         envs["LD_AUDIT"] = HOOK_IN_CONTAINER
-        mounts = (Mount(HOOK_IN_CONTAINER, source),)
-        records = _records(claim, shares, masks)
+        mounts = (Mount(HOOK_IN_CONTAINER, hook_source(settings)),)
+    elif sliced:
+        notes.append(f"{hook_source(settings)} is not on the host: only dmem limits the memory of this slice")
+    records = _records(claim, shares, masks) if sliced else {}
     return Allocation(
         edits=ContainerEdits(envs=envs, mounts=mounts, devices=_nodes(shares)),
         annotations=records,
-        notes=(*taken.warnings, *_notes(claim, shares, masks)),
+        notes=tuple(notes),
+    )
+
+
+def _hook_needed(
+    inventory: Inventory, settings: Settings, shares: Sequence[_Share], facts: Mapping[FactRequest, Any]
+) -> bool:
+    """Whether a slice gets the memory hook: always, unless it is not there and dmem does its work.
+
+    An LD_AUDIT mount of nothing would keep the container from starting (decision 23). dmem does it only
+    where every soft device of the request has a region.
+
+    Raises:
+        Refused: neither is there.
+    """
+    source = hook_source(settings)
+    if facts.get(FactRequest("file", source)):
+        return True
+    regions = limited_regions(inventory, settings)
+    if all(share.device.gpu.bdf in regions for share in shares if not share.device.hard):
+        return False
+    raise Refused(
+        f"the memory hook {source} is not on the host and dmem does not limit the GPU, so a slice would be "
+        "unlimited; install it (-install_hook) or ask for whole GPUs"
     )
 
 

@@ -56,6 +56,13 @@ class Device:
             return 0
         return sum(p.cus for p in self.gpu.partitions[: self.gpu.partitions.index(self.partition)])
 
+    def sliced(self, memory_mib: int, cores: int) -> bool:
+        """Whether a share is less than the whole device (amd.md 5.4); a hard one never is (decision 22).
+
+        0 MiB is all memory; so are 0 CUs all of them, unless the memory is less (amd.md 5.5).
+        """
+        return not self.hard and (0 < cores < self.cus or 0 < memory_mib < self.memory_mib)
+
     @property
     def kubelet_ids(self) -> tuple[str, ...]:
         """``<bdf>#<slot>`` for each slot of a soft device, ``<key>#<mode>`` of a hard one."""

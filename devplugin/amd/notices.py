@@ -5,9 +5,9 @@ The daemon logs each line the first time it appears; so no line holds anything t
 
 from __future__ import annotations
 
+from devplugin.amd.caps import dmem_state
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.offer import naming_notices
-from devplugin.amd.report import dmem_state
 from devplugin.amd.settings import MODE_PARTITION, Settings
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from devplugin.amd.caps import dmem_state
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.offer import offers
 from devplugin.amd.registration import registration
 from devplugin.amd.settings import Settings
-from devplugin.dmem import Usable, region_of
 
 SCHEMA = 1
 
@@ -39,18 +39,3 @@ def report(inventory: Inventory, settings: Settings) -> dict[str, Any]:
         "dmem": {"usable": usable.ok, "reason": usable.reason},
         "skipped": [{"device": skipped.device, "reason": skipped.reason} for skipped in inventory.skipped],
     }
-
-
-def dmem_state(inventory: Inventory, settings: Settings) -> Usable:
-    """Whether slices are limited by dmem, and which GPUs are not (decision 31).
-
-    A GPU without region, on in-tree amdgpu before 6.15 every one, is uncapped; the others are capped.
-    """
-    if not settings.dmem_backend:
-        return Usable(False, "switched off by -dmem_backend=false")
-    if not inventory.dmem.ok:
-        return inventory.dmem
-    without = [gpu.bdf for gpu in inventory.gpus if region_of(gpu.bdf, inventory.dmem_regions) is None]
-    if not without:
-        return inventory.dmem
-    return Usable(True, f"no region in dmem.capacity, so not limited: {', '.join(without)}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from devplugin.amd import allocation, flags, preference
+from devplugin.amd.caps import caps
 from devplugin.amd.discovery import discover
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.notices import notices
@@ -16,7 +17,7 @@ from devplugin.amd.report import report
 from devplugin.amd.settings import Settings
 from devplugin.hami import Claim, Pod, Vocabulary
 from devplugin.host import Host
-from devplugin.vendor import Allocation, FactRequest, NodePatch, Offer, PreferenceQuery, SettingsInput
+from devplugin.vendor import Allocation, Caps, FactRequest, NodePatch, Offer, PreferenceQuery, SettingsInput
 
 
 class Amd:
@@ -79,6 +80,10 @@ class Amd:
     ) -> Allocation:
         """One container's edits and records; raises Refused."""
         return allocation.allocate(inventory, settings, claim, pods, facts)
+
+    def caps(self, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Caps:
+        """VRAM limits of pods with slices."""
+        return caps(inventory, settings, pods)
 
     def report(self, host: Host, inventory: Inventory, settings: Settings) -> Mapping[str, Any]:
         """The `-dry_run` object: all of it comes from the inventory."""

@@ -16,7 +16,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from devplugin.daemon.announce import perform
 from devplugin.hami import BIND_PHASE, LOCK, Node, Pod, Sweep, may_release, owner_of, sweep
@@ -30,6 +30,18 @@ T = TypeVar("T")
 
 Facts = Callable[[Sequence[FactRequest]], Awaitable[Mapping[FactRequest, Any]]]
 """Answers what `vendor.needs` asked for; every request gets an answer."""
+
+
+class PodWatcher(Protocol):
+    """Who wants to know of the node's pods; neither call may block."""
+
+    def listed(self, pods: Sequence[Pod]) -> None:
+        """All pods of the node, as just read."""
+        ...
+
+    def granted(self, pod: Pod) -> None:
+        """One pod, as it is after a slot of it was served."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,7 @@ class Allocator(Generic[Inv, S]):
         node: this node's name.
         current: the last immutable inventory; None before the first discovery.
         facts: gathers what a decision asks for.
+        watcher: told of pods after each grant and by each sweep.
     """
 
     def __init__(
@@ -69,6 +82,7 @@ class Allocator(Generic[Inv, S]):
         node: str,
         current: Callable[[], Inv | None],
         facts: Facts,
+        watcher: PodWatcher | None = None,
         budget: Budget = Budget(),
     ) -> None:
         self._api = api
@@ -77,7 +91,9 @@ class Allocator(Generic[Inv, S]):
         self._node = node
         self._current = current
         self._facts = facts
+        self._watcher = watcher
         self._budget = budget
+        self._grants = 0
         self._turn = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -170,29 +186,37 @@ class Allocator(Generic[Inv, S]):
         if pod is None:
             return
         try:
-            await _within(until, self._patch(pod, decision.patch), f"the patch of pod {pod}")
+            patched = await _within(until, self._patch(pod, decision.patch), f"the patch of pod {pod}")
         except NotFound as error:
             raise Unavailable(f"pod {pod} is gone: {error}") from error
         except Conflict:
             raise
         except KubeError as error:
-            if not await self._written(pod, decision.patch, until):
+            found = await self._written(pod, decision.patch, until)
+            if found is None:
                 raise _unavailable(error) from error
             log.warning("pod %s: the answer to its patch was lost (%s), but it was written", pod, error)
+            patched = found
+        self._grants += 1
+        if self._watcher is not None:
+            self._watcher.granted(patched)
         if decision.release:
             await self._release(pod, until)
 
     def _patch(self, pod: Pod, patch: Mapping[str, str | None]) -> Coroutine[Any, Any, Pod]:
         return self._api.patch_pod(pod.namespace, pod.name, patch, resource_version=pod.resource_version)
 
-    async def _written(self, pod: Pod, patch: Mapping[str, str | None], until: float) -> bool:
-        """Whether a patch whose answer was lost has taken effect (amd.md 5.7)."""
+    async def _written(self, pod: Pod, patch: Mapping[str, str | None], until: float) -> Pod | None:
+        """The pod, if a patch whose answer was lost has taken effect (amd.md 5.7)."""
         try:
             read = self._api.pod(pod.namespace, pod.name)
             now = await _within(until, read, f"reading pod {pod} back")
         except KubeError:
-            return False
-        return now.uid == pod.uid and all(now.annotations.get(key) == value for key, value in patch.items())
+            return None
+        same = now.uid == pod.uid
+        return (
+            now if same and all(now.annotations.get(key) == value for key, value in patch.items()) else None
+        )
 
     async def _deny(self, decision: Denied, until: float) -> None:
         """Say so on the pod, release its lock even when that failed, then tell people."""
@@ -260,7 +284,10 @@ class Allocator(Generic[Inv, S]):
             KubeError: something could not be read or written; the next sweep begins again.
         """
         node = await self._api.node(self._node)
+        grants = self._grants
         pods = await self._api.pods_on(self._node)
+        if self._watcher is not None and grants == self._grants:  # else the list may be older than a grant
+            self._watcher.listed(pods)
         named = owner_of(node)
         owner = None
         if named is not None:

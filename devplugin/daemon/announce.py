@@ -37,7 +37,7 @@ async def perform(api: Api, node: str, effects: Iterable[Effect]) -> None:
             await api.event(about, Saying(effect.type, effect.reason, effect.message, effect.name))
         else:
             about = Reference("Pod", effect.pod, effect.uid, effect.namespace)
-            await api.event(about, Saying(effect.type, effect.reason, effect.message))
+            await api.event(about, Saying(effect.type, effect.reason, effect.message, effect.name))
 
 
 class Announcer(Generic[Inv, S]):

@@ -1,9 +1,10 @@
 """The life of the daemon: what begins in which order, what runs for ever, and how it ends.
 
 Begin: API server → node → settings (the mode may stand on the node: decision 24 forbids any list
-before it is known) → first discovery → lists and registration. Then five loops: rediscovery,
-announcing, the sweep, and one registrar for each resource. A signal ends them all: streams closed,
-sockets removed, exit 0. Whatever is in memory can be rebuilt, so SIGKILL loses nothing either.
+before it is known) → first discovery → lists and registration. Then these loops: rediscovery,
+announcing, memory limits, the sweep, and one registrar for each resource. A signal ends them all:
+streams closed, sockets removed, exit 0. Whatever is in memory can be rebuilt, so SIGKILL loses nothing
+either.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from devplugin.daemon.allocate import Allocator
 from devplugin.daemon.announce import Announcer
+from devplugin.daemon.caps import Capper
 from devplugin.daemon.logs import Logs
 from devplugin.daemon.observe import Observer
 from devplugin.hami import Node
@@ -133,6 +135,15 @@ class Daemon(Generic[Inv, S]):
     async def _work(self, api: Api, node: Node, settings: S, directory: Directory) -> None:
         start, vendor = self._start, self._start.vendor
         announcer: Announcer[Inv, S] = Announcer(api, vendor, settings, node, lambda: observer.current)
+        capper: Capper[Inv, S] = Capper(
+            api,
+            vendor,
+            settings,
+            host=start.host,
+            worker=self._worker,
+            node=start.node,
+            current=lambda: observer.current,
+        )
         allocator: Allocator[Inv, S] = Allocator(
             api,
             vendor,
@@ -140,7 +151,12 @@ class Daemon(Generic[Inv, S]):
             node=start.node,
             current=lambda: observer.current,
             facts=self._facts,
+            watcher=capper,
         )
+
+        def changed() -> None:
+            announcer.hurry()
+            capper.hurry()
 
         def prefer(query: PreferenceQuery) -> tuple[str, ...]:
             inventory = observer.current
@@ -161,13 +177,14 @@ class Daemon(Generic[Inv, S]):
             host=start.host,
             worker=self._worker,
             serve=serve,
-            changed=announcer.hurry,
+            changed=changed,
         )
         await self._first_look(observer)
         self._tidy(directory, observer)
         loops = [
             self._spawn(observer.run(start.pulse)),
             self._spawn(announcer.run()),
+            self._spawn(capper.run()),
             self._spawn(keep_swept(allocator, lambda: self._tidy(directory, observer))),
         ]
         await asyncio.gather(*loops)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from devplugin.amd.caps import dmem_state
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.notices import notices
-from devplugin.amd.report import dmem_state
 from devplugin.amd.settings import Settings
 from devplugin.dmem import Usable, region_of, regions, usable
 
@@ -72,12 +72,15 @@ def test_in_tree_614_has_the_controller_and_no_region_and_says_so_once() -> None
     )
     inventory = found(host)
     state = dmem_state(inventory, Settings())
-    assert state == Usable(True, "no region in dmem.capacity, so not limited: 0000:03:00.0, 0000:06:00.0")
+    assert not state.ok
+    assert state.reason.startswith("no GPU has a region in dmem.capacity")
     assert [line for line in notices(inventory, Settings()) if "dmem" in line] == [
-        f"dmem: on: {state.reason}"
+        f"dmem: off: {state.reason}"
     ]
     one = replace(inventory, dmem_regions=("drm/0000:06:00.0/vram",))
-    assert dmem_state(one, Settings()).reason.endswith(": 0000:03:00.0")
+    state = dmem_state(one, Settings())
+    assert state == Usable(True, "no region in dmem.capacity, so not limited: 0000:03:00.0")
+    assert f"dmem: on: {state.reason}" in notices(one, Settings())
 
 
 def test_the_flag_switches_it_off_with_that_reason() -> None:

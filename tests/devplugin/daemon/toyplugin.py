@@ -19,6 +19,7 @@ from devplugin.host import Host
 from devplugin.settings import SettingsError, add_flag, go_int
 from devplugin.vendor import (
     Allocation,
+    Caps,
     ContainerEdits,
     DeviceNode,
     FactRequest,
@@ -162,6 +163,9 @@ class Toy:
             after=(NodeEvent("Normal", "ThingsGiven", f"to {claim.pod}"),),
             notes=(f"pod {claim.pod} got slot {claim.slot}",),
         )
+
+    def caps(self, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Caps:
+        return Caps()
 
     def report(self, host: Host, inventory: Inventory, settings: Settings) -> Mapping[str, Any]:
         return {"schema": 1, "vendor": self.name, "mode": settings.mode, "things": len(inventory.things)}
