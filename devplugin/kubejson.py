@@ -24,9 +24,14 @@ class _Meta(msgspec.Struct, rename="camel"):
     deletion_timestamp: str | None = None
 
 
+class _Resources(msgspec.Struct):
+    limits: dict[str, str | int | float] | None = None
+
+
 class _Container(msgspec.Struct):
     name: str
     image: str = ""
+    resources: _Resources | None = None
 
 
 class _PodSpec(msgspec.Struct, rename="camel"):
@@ -35,9 +40,16 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     init_containers: list[_Container] | None = None
 
 
+class _ContainerStatus(msgspec.Struct):
+    name: str
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
 class _PodStatus(msgspec.Struct, rename="camel"):
     phase: str = ""
     qos_class: str = ""
+    container_statuses: list[_ContainerStatus] | None = None
+    init_container_statuses: list[_ContainerStatus] | None = None
 
 
 class _Pod(msgspec.Struct):
@@ -85,6 +97,20 @@ def _to_pod(raw: _Pod) -> Pod:
         containers=tuple(c.name for c in containers),
         init_containers=tuple(c.name for c in init),
         images={c.name: c.image for c in (*init, *containers)},
+        limits={
+            c.name: {resource: str(amount) for resource, amount in c.resources.limits.items()}
+            for c in (*init, *containers)
+            if c.resources and c.resources.limits
+        },
+        container_ids={
+            # ``containerd://<id>``; empty until the runtime made it.
+            status.container_id.rpartition("://")[2]: status.name
+            for status in (
+                *(raw.status.init_container_statuses or ()),
+                *(raw.status.container_statuses or ()),
+            )
+            if status.container_id
+        },
         resource_version=meta.resource_version,
         deleting=meta.deletion_timestamp is not None,
     )

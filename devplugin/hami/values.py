@@ -31,6 +31,10 @@ class Pod:
     init_containers: tuple[str, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)
     """Container name → image reference."""
+    limits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Container name → resource → quantity as written (``4Gi``), of containers that have limits."""
+    container_ids: Mapping[str, str] = field(default_factory=dict)
+    """The runtime's id, without its scheme → container name; init containers too, started ones only."""
     resource_version: str = ""
     deleting: bool = False
 
