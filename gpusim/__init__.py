@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpusim.allocation import Allocation
     from gpusim.errors import GpusimError, NoServerError, SocketInUseError
     from gpusim.fixture import BadFixture, dump, load
     from gpusim.machine import Machine
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gpusim.spec import Cpus, GpuSpec, NodeSpec
 
 __all__ = [
+    "Allocation",
     "BadFixture",
     "Cpus",
     "DeviceRules",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "allocation": ("Allocation",),
     "errors": ("GpusimError", "NoServerError", "SocketInUseError"),
     "fixture": ("BadFixture", "dump", "load"),
     "machine": ("Machine",),

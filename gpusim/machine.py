@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 
 from gpusim import hostfs
+from gpusim.allocation import Allocation
 from gpusim.amd.check import check
 from gpusim.amd.describe import describe
 from gpusim.amd.driver import Driver
@@ -19,7 +20,7 @@ from gpusim.amd.drm import MAJOR
 from gpusim.amd.drmfs import NODE_MODE, RENDER_GID
 from gpusim.amd.gpu import Gpu
 from gpusim.amd.sysfs import Sysfs
-from gpusim.amd.vram import Allocation, Vram
+from gpusim.amd.vram import Vram
 from gpusim.cgroup import Cgroups
 from gpusim.cgroupfs import CgroupFs
 from gpusim.dmem import Copies, Dmem

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpusim.allocation import Allocation
 from gpusim.errors import GpusimError, NoServerError
 from gpusim.nodes import Stat
 from gpusim.process import DeviceRules, Handle, Process
@@ -21,6 +22,7 @@ from gpusim.wire import (
     Channel,
     GarbledError,
     Header,
+    allocation_in,
     check_path,
     error_in,
     handle_in,
@@ -165,6 +167,10 @@ class RemoteView:
         """Make a directory and its parents; no error when it is there."""
         self._ask("mkdir", path=path, mode=mode)
 
+    def rmdir(self, path: str) -> None:
+        """Remove one empty directory; a cgroup without processes and children."""
+        self._ask("rmdir", path=path)
+
     def unlink(self, path: str) -> None:
         """Remove one file."""
         self._ask("unlink", path=path)
@@ -206,20 +212,31 @@ class RemoteMachine(RemoteView):
         gids: Iterable[int] = (),
         devices: DeviceRules | None = None,
         readonly: bool | Sequence[str] = False,
+        cgroup: str | None = None,
     ) -> RemoteView:
         """The same node for another caller, as `gpusim.machine.Machine.view` describes it."""
         mounts = readonly if isinstance(readonly, bool) else list(readonly)
-        caller = {"uid": uid, "gids": list(gids), "devices": rules_out(devices), "readonly": mounts}
-        return RemoteView(self._client, caller)
+        caller: Header = {"uid": uid, "gids": list(gids), "devices": rules_out(devices)}
+        return RemoteView(self._client, caller | {"readonly": mounts, "cgroup": cgroup})
 
     def switch(self, bdf: str, mode: str) -> None:
         """Write a GPU's compute partition mode. EBUSY, EINVAL, … as the file answers."""
         self._ask("switch", bdf=bdf, mode=mode)
 
-    def process(self, devices: DeviceRules | None = None, uid: int = 0, gids: Iterable[int] = ()) -> Process:
-        """Start a process on the node."""
-        args = {"devices": rules_out(devices), "uid": uid, "gids": list(gids)}
+    def process(
+        self,
+        devices: DeviceRules | None = None,
+        uid: int = 0,
+        gids: Iterable[int] = (),
+        cgroup: str = "/",
+    ) -> Process:
+        """Start a process on the node, in a cgroup. ENOENT, EBUSY, EOPNOTSUPP."""
+        args = {"devices": rules_out(devices), "uid": uid, "gids": list(gids), "cgroup": cgroup}
         return process_in(self._ask("process", **args)[0])
+
+    def move(self, process: Process, cgroup: str) -> None:
+        """Move a process to another cgroup; what it was charged stays. ENOENT, EBUSY, EOPNOTSUPP."""
+        process.cgroup = self._ask("move", pid=process.pid, cgroup=cgroup)[0]
 
     def open(self, path: str, process: Process) -> Handle:
         """Let a process open a file and hold it."""
@@ -236,11 +253,50 @@ class RemoteMachine(RemoteView):
         """Do anything with an open device; ENODEV when it was unplugged since."""
         self._ask("use", number=handle.number)
 
-    def exit(self, process: Process) -> None:
-        """End a process and close what it holds."""
-        self._ask("exit", pid=process.pid)
+    def exit(self, process: Process, *, reap: bool = True) -> None:
+        """End a process and close what it holds; ``reap=False`` leaves a zombie."""
+        self._ask("exit", pid=process.pid, reap=reap)
         process.alive = False
         process.files.clear()
+
+    def reap(self, process: Process) -> None:
+        """Wait for a zombie."""
+        self._ask("reap", pid=process.pid)
+
+    def kill(self, cgroup: str) -> None:
+        """End every process in a cgroup and below it."""
+        self._ask("kill", cgroup=cgroup)
+
+    def delegate(self, cgroup: str, uid: int, gid: int = 0) -> None:
+        """Give a cgroup to a user."""
+        self._ask("delegate", cgroup=cgroup, uid=uid, gid=gid)
+
+    def allocate_vram(
+        self, process: Process, device: str | int, size: int, gtt_ok: bool = False
+    ) -> Allocation:
+        """Allocate VRAM as a process. ENOMEM, EBADF, EINVAL, ENODEV as of `Machine.allocate_vram`."""
+        args = {"pid": process.pid, "device": device, "size": size, "gtt_ok": gtt_ok}
+        return allocation_in(self._ask("allocate_vram", **args)[0])
+
+    def free(self, allocation: Allocation) -> None:
+        """Give an allocation back."""
+        self._ask("free", number=allocation.number)
+        allocation.place = "freed"
+
+    def evict(self, allocation: Allocation) -> None:
+        """Move an allocation to system memory; it is uncharged."""
+        moved = allocation_in(self._ask("evict", number=allocation.number)[0])
+        allocation.place, allocation.cgroup = moved.place, moved.cgroup
+
+    def restore(self, allocation: Allocation, process: Process | None = None) -> None:
+        """Move it back; `process` (default: its owner) is charged."""
+        pid = None if process is None else process.pid
+        moved = allocation_in(self._ask("restore", number=allocation.number, pid=pid)[0])
+        allocation.place, allocation.cgroup = moved.place, moved.cgroup
+
+    def occupy(self, process: Process, device: str | int, cus: int) -> None:
+        """Say how many CUs of a partition run a process's waves."""
+        self._ask("occupy", pid=process.pid, device=device, cus=cus)
 
     def remove(self, bdf: str) -> None:
         """Pull a GPU out."""

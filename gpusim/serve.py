@@ -24,6 +24,7 @@ from gpusim.wire import (
     PROTOCOL,
     Channel,
     Header,
+    allocation_out,
     check_path,
     error_out,
     handle_out,
@@ -198,6 +199,7 @@ def _seen_by(machine: Machine, caller: _Args | None) -> Any:
         gids=tuple(caller["gids"]),
         devices=rules_in(caller["devices"]),
         readonly=caller["readonly"],
+        cgroup=caller["cgroup"],
     )
 
 
@@ -236,7 +238,8 @@ def _run(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
 
 
 def _process(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
-    return process_out(machine.process(rules_in(args["devices"]), args["uid"], tuple(args["gids"]))), b""
+    devices = rules_in(args["devices"])
+    return process_out(machine.process(devices, args["uid"], tuple(args["gids"]), args["cgroup"])), b""
 
 
 def _open(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
@@ -254,7 +257,47 @@ def _use(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
 
 
 def _exit(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
-    machine.exit(machine.processes.get(args["pid"]))
+    machine.exit(machine.processes.get(args["pid"]), reap=args["reap"])
+    return None, b""
+
+
+def _reap(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    machine.reap(machine.processes.zombie(args["pid"]))
+    return None, b""
+
+
+def _move(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    process = machine.processes.get(args["pid"])
+    machine.move(process, args["cgroup"])
+    return process.cgroup, b""
+
+
+def _allocate_vram(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    process = machine.processes.get(args["pid"])
+    made = machine.allocate_vram(process, args["device"], args["size"], args["gtt_ok"])
+    return allocation_out(made), b""
+
+
+def _free(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    machine.free(machine.vram.get(args["number"]))
+    return None, b""
+
+
+def _evict(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    allocation = machine.vram.get(args["number"])
+    machine.evict(allocation)
+    return allocation_out(allocation), b""
+
+
+def _restore(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    allocation = machine.vram.get(args["number"])
+    pid = args["pid"]
+    machine.restore(allocation, None if pid is None else machine.processes.get(pid))
+    return allocation_out(allocation), b""
+
+
+def _occupy(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    machine.occupy(machine.processes.get(args["pid"]), args["device"], args["cus"])
     return None, b""
 
 
@@ -270,6 +313,7 @@ def _of_machine(name: str) -> Callable[[Machine, Any, _Args, bytes], _Answer]:
     return lambda machine, view, args, body: (getattr(machine, name)(**args), b"")
 
 
+_ACTIONS = ("switch", "remove", "add", "mknod", "describe", "kill", "delegate")
 _METHODS: dict[str, Callable[[Machine, Any, _Args, bytes], _Answer]] = {
     "hello": _hello,
     "read": _read,
@@ -283,9 +327,16 @@ _METHODS: dict[str, Callable[[Machine, Any, _Args, bytes], _Answer]] = {
     "close": _close,
     "use": _use,
     "exit": _exit,
+    "reap": _reap,
+    "move": _move,
+    "allocate_vram": _allocate_vram,
+    "free": _free,
+    "evict": _evict,
+    "restore": _restore,
+    "occupy": _occupy,
     "events": _events,
-    **{name: _of_view(name) for name in ("readlink", "probe", "mkdir", "unlink", "copy")},
-    **{name: _of_machine(name) for name in ("switch", "remove", "add", "mknod", "describe")},
+    **{name: _of_view(name) for name in ("readlink", "probe", "mkdir", "rmdir", "unlink", "copy")},
+    **{name: _of_machine(name) for name in _ACTIONS},
 }
 
 

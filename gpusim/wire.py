@@ -13,11 +13,12 @@ import socket
 import struct
 from typing import Any
 
+from gpusim.allocation import Allocation
 from gpusim.errors import GpusimError
 from gpusim.nodes import Kind, Stat
 from gpusim.process import DeviceRules, Handle, Process
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Number in the greeting; a client and a server of different numbers refuse each other."""
 LONGEST_SOCKET_PATH = 107
 """Bytes that fit into sockaddr_un.sun_path with its NUL (unix(7))."""
@@ -162,6 +163,7 @@ def process_out(process: Process) -> Header:
         "uid": process.uid,
         "gids": process.gids,
         "devices": rules_out(process.devices),
+        "cgroup": process.cgroup,
         "files": [handle_out(handle) for handle in process.files.values()],
     }
 
@@ -169,4 +171,18 @@ def process_out(process: Process) -> Header:
 def process_in(value: Header) -> Process:
     """A client's copy of a process; its files are those open when it was asked for."""
     files = {handle["number"]: handle_in(handle) for handle in value["files"]}
-    return Process(value["pid"], value["uid"], tuple(value["gids"]), rules_in(value["devices"]), files)
+    devices = rules_in(value["devices"])
+    return Process(value["pid"], value["uid"], tuple(value["gids"]), devices, files, cgroup=value["cgroup"])
+
+
+_ALLOCATION = ("number", "pid", "bdf", "minor", "bytes", "place", "cgroup", "gpu_id", "handle", "lost")
+
+
+def allocation_out(allocation: Allocation) -> Header:
+    """An allocation as JSON."""
+    return {name: getattr(allocation, name) for name in _ALLOCATION}
+
+
+def allocation_in(value: Header) -> Allocation:
+    """A client's copy of an allocation: same number, no counter."""
+    return Allocation(**value)

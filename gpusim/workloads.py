@@ -11,8 +11,9 @@ import os
 from collections.abc import Sequence
 
 from gpusim import hostfs
+from gpusim.allocation import Allocation
 from gpusim.amd.driver import Driver
-from gpusim.amd.vram import Allocation, Vram
+from gpusim.amd.vram import Vram
 from gpusim.cgroup import Cgroups
 from gpusim.cgroupfs import CgroupFs
 from gpusim.nodes import Caller, Dir

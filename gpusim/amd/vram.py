@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
+from gpusim.allocation import Allocation
 from gpusim.amd.driver import Driver
 from gpusim.amd.drm import MAJOR
 from gpusim.amd.gpu import Gpu
@@ -24,34 +25,6 @@ from gpusim.errors import GpusimError
 from gpusim.process import Handle, Process
 
 PAGE = 4096
-
-
-@dataclass(slots=True, eq=False)
-class Allocation:
-    """One buffer of a process. A client of a served machine has a copy, as it was when it asked."""
-
-    number: int
-    """Unique on the node, never reused."""
-    pid: int
-    bdf: str
-    minor: int
-    """Render minor of the partition it was made on."""
-    bytes: int
-    """What it takes: the size asked for, rounded up to whole pages."""
-    place: str
-    """``vram``, ``gtt`` (evicted, or fallen back), or ``freed``."""
-    cgroup: str
-    """Path of the group that is charged for it; empty while none is."""
-    gpu_id: int = 0
-    """KFD node it was made on; 0: through the render node alone."""
-    handle: int | None = None
-    """Open render node that owns it; None: the KFD context does."""
-    pool: Pool | None = None
-    """The dmem counter that is charged."""
-    counted: bool = False
-    """KFD counts it as VRAM asked for, wherever it lies since."""
-    lost: bool = False
-    """Its GPU was unplugged; only the charge is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +336,18 @@ class Vram:
             raise _error(errno.EINVAL)
         self.occupied[process.pid, node.gpu_id] = cus
 
-    # Sums
+    # Looking
+
+    def get(self, number: int) -> Allocation:
+        """The allocation of that number.
+
+        Raises:
+            GpusimError: there is none.
+        """
+        try:
+            return self.allocations[number]
+        except KeyError:
+            raise GpusimError(f"no allocation {number} on this node (freed, or never made)") from None
 
     def of(self, process: Process) -> list[Allocation]:
         """What a process has, oldest first."""
