@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 
 _SMI = re.compile(r"([0-9a-f]{2})ff([0-9a-f]{4}-0000-1000-80[0-9a-f]{2}-[0-9a-f]{12})")
+_SMI_PARTITION = re.compile(r"([0-9a-f]{2})0[0-7]([0-9a-f]{4}-0000-1000-80[0-9a-f]{2}-[0-9a-f]{12})")
+_OWN_PARTITION = re.compile(r"(AMD-.+-[0-9a-f]{4,8}-[0-9a-f]{2}-[01][0-9a-f]-[0-7])-p[0-9]{1,2}")
 _BDF = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
 _MODE_SUFFIX = re.compile(r"#(?:spx|dpx|tpx|qpx|cpx)\Z")
 
@@ -33,6 +35,14 @@ def partition_id(whole: str, number: int) -> str:
     if (found := _SMI.fullmatch(whole)) is not None:
         return f"{found[1]}{number:02x}{found[2]}"
     return f"{whole}-p{number}"
+
+
+def whole_id(identifier: str) -> str:
+    """The id of the GPU that a registered id belongs to: what `partition_id` was made from, or itself."""
+    if (found := _SMI_PARTITION.fullmatch(identifier)) is not None:
+        return f"{found[1]}ff{found[2]}"
+    own = _OWN_PARTITION.fullmatch(identifier)
+    return own[1] if own is not None else identifier
 
 
 def own_id(node_name: str, bdf: str) -> str:
