@@ -13,6 +13,7 @@ from devplugin.amd.devices import Catalogue
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import RECORD
+from devplugin.dmem import Usable
 from devplugin.hami import Claim, Pod
 from devplugin.vendor import Allocation, FactRequest, Refused
 
@@ -412,3 +413,43 @@ def test_ids_that_were_never_offered_are_refused(identifier: str) -> None:
     with pytest.raises(Refused, match="not one this node offers") as caught:
         allocate(qpx(), PARTITION, own(identifier), [], {})
     assert str(caught.value).isprintable()
+
+
+# ------------------------------------------------------------------ dmem in place of the hook (decision 23)
+
+
+def on_dmem(of: Inventory, *without: str) -> Inventory:
+    regions = tuple(f"drm/{gpu.bdf}/vram" for gpu in of.gpus if gpu.bdf not in without)
+    return replace(of, dmem=Usable(True, ""), dmem_regions=regions)
+
+
+def test_where_dmem_caps_a_slice_a_missing_hook_is_left_out() -> None:
+    result = give(on_dmem(pair()), pod("uuid-a,AMDGPU,8192,32:;"), facts={FactRequest("file", HOOK): False})
+    assert result.edits.mounts == ()
+    assert "LD_AUDIT" not in result.edits.envs
+    assert not any(name.startswith("HIP_DEVICE_MEMORY_LIMIT") for name in result.edits.envs)
+    assert result.edits.envs["HSA_CU_MASK"] == "0:0-31"
+    assert json.loads(result.annotations[RECORD] or "") == {"uuid-a": "0-31"}
+    assert any(HOOK in note and "only dmem" in note for note in result.notes)
+
+
+def test_where_dmem_caps_a_slice_the_hook_is_used_all_the_same() -> None:
+    result = give(on_dmem(pair()), pod("uuid-a,AMDGPU,8192,32:;"))
+    assert result.edits.envs["LD_AUDIT"] == HOOK_IN_CONTAINER
+    assert result.edits.envs["HIP_DEVICE_MEMORY_LIMIT_0"] == "8192m"
+
+
+@pytest.mark.parametrize(
+    ("of", "settings"),
+    [
+        (on_dmem(pair(), "0000:05:00.0"), CU),  # uuid-b has no region
+        (on_dmem(pair()), replace(CU, dmem_backend=False)),
+        (replace(on_dmem(pair()), dmem=Usable(False, "no kubepods.slice")), CU),
+        (replace(on_dmem(pair()), dmem_regions=()), CU),
+    ],
+)
+def test_a_missing_hook_refuses_a_slice_unless_dmem_caps_every_device(
+    of: Inventory, settings: Settings
+) -> None:
+    with pytest.raises(Refused, match=r"memory hook .* is not on the host and dmem does not limit"):
+        give(of, pod("uuid-a,AMDGPU,8192,32:uuid-b,AMDGPU,512,2:;"), settings=settings, facts={})
