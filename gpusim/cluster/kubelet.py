@@ -22,12 +22,17 @@ from gpusim.cluster.apiport import Api
 from gpusim.cluster.kubelet_admission import Runtime
 from gpusim.cluster.kubelet_devices import Device
 from gpusim.cluster.kubelet_edits import Admission
+from gpusim.cluster.kubelet_groups import PodProcesses
 from gpusim.cluster.kubelet_journal import Event, Journal
 from gpusim.cluster.kubelet_life import Life, Settings
 from gpusim.cluster.kubelet_registry import GENERATIONS, KubeletFaults
 from gpusim.cluster.kubelet_sync import NodeLoop, PodLoop
 from gpusim.cluster.kubelet_topology import POLICIES
+from gpusim.cluster.podcgroups import DRIVERS, RUNTIMES, Layout
 from gpusim.errors import GpusimError
+from gpusim.hosts import connect
+from gpusim.machine import Machine
+from gpusim.remote import RemoteMachine
 
 Object = dict[str, Any]
 
@@ -52,6 +57,9 @@ class Kubelet:
         prestart_timeout: seconds of PreStartContainer.
         keep_finished_init: see `kubelet_admission.Admitter`.
         clock: monotonic seconds, for the grace only.
+        machine: the simulated node: admitted pods get cgroups on it and a process in each container. None:
+            nothing runs anywhere.
+        layout: how that node names cgroups.
     """
 
     def __init__(
@@ -71,6 +79,8 @@ class Kubelet:
         prestart_timeout: float = 30.0,
         keep_finished_init: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        machine: Machine | RemoteMachine | None = None,
+        layout: Layout | None = None,
     ) -> None:
         if generation not in GENERATIONS:
             raise GpusimError(f"kubelet generation {generation!r}: one of {', '.join(GENERATIONS)}")
@@ -92,6 +102,7 @@ class Kubelet:
             prestart_timeout=prestart_timeout,
             keep_finished_init=keep_finished_init,
             clock=clock,
+            processes=None if machine is None else PodProcesses(machine, layout or Layout()),
         )
         self._client = ApiClient(api, agent="gpusim-kubelet") if isinstance(api, str) else None
         self._api: Api | None = self._client if isinstance(api, str) else api
@@ -175,6 +186,8 @@ class Kubelet:
         """Die with the node: no container runs afterwards, the checkpoint stays (B44 a)."""
         self.kill()
         self._runtime = Runtime()
+        if self._settings.processes is not None:
+            self._settings.processes.clear()
         self.start(late=late)
 
     def __enter__(self) -> Kubelet:
@@ -302,6 +315,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write each admitted pod's edits here (default: DIR-pods)",
     )
     parser.add_argument("--late", type=float, default=0.0, metavar="SECONDS", help="make the socket late")
+    parser.add_argument(
+        "--machine",
+        metavar="unix:SOCKET",
+        help="served machine on which admitted pods get cgroups and processes",
+    )
+    parser.add_argument("--cgroup-driver", choices=DRIVERS, default=DRIVERS[0], help="of the machine")
+    parser.add_argument("--runtime", choices=tuple(RUNTIMES), default="containerd", help="of the machine")
+    parser.add_argument("--cgroup-root", default="", metavar="PATH", help="parent of kubepods")
     parser.add_argument("--reboot", action="store_true", help="the node rebooted: no container is running")
 
 
@@ -321,6 +342,8 @@ def run(args: argparse.Namespace) -> int:
             topology_policy=args.topology_policy,
             numa_nodes=range(args.numa_nodes),
             pods_directory=args.pods_dir or directory.with_name(f"{directory.name}-pods"),
+            machine=None if args.machine is None else connect(args.machine),
+            layout=Layout(args.cgroup_driver, args.runtime, args.cgroup_root),
         )
         (kubelet.reboot if args.reboot else kubelet.start)(late=args.late)
     except (GpusimError, OSError) as error:

@@ -27,6 +27,7 @@ from gpusim.cluster.kubelet_allocation import Allocator
 from gpusim.cluster.kubelet_checkpoint import Checkpoint, CheckpointError
 from gpusim.cluster.kubelet_devices import DeviceTable
 from gpusim.cluster.kubelet_edits import Admission
+from gpusim.cluster.kubelet_groups import PodProcesses
 from gpusim.cluster.kubelet_holdings import Holdings
 from gpusim.cluster.kubelet_journal import Journal
 from gpusim.cluster.kubelet_registry import KubeletFaults, RegistrationError, Registry
@@ -56,6 +57,8 @@ class Settings:
     prestart_timeout: float
     keep_finished_init: bool
     clock: Callable[[], float]
+    processes: PodProcesses | None = None
+    """Who starts containers on a simulated node; None: nobody does."""
 
 
 class Life:
@@ -235,10 +238,16 @@ class Life:
     def _start(self, pod: Object, admission: Admission) -> Admission:
         blocked = self._admitter.start(pod)
         self._alive()
+        edits = self._admitter.edits(pod)
         if blocked:
             self._journal.record("blocked", uid=uid(pod), why=blocked)
+        elif self.settings.processes is not None:
+            try:
+                self.settings.processes.start(pod, edits)
+            except (OSError, GpusimError) as error:
+                self._journal.record("runtime-error", uid=uid(pod), why=str(error))
         self.save()
-        return replace(admission, blocked=blocked, containers=self._admitter.edits(pod))
+        return replace(admission, blocked=blocked, containers=edits)
 
     def _keep(self, pod: Object, admission: Admission) -> Admission:
         self.admissions[uid(pod)] = admission
@@ -258,6 +267,11 @@ class Life:
     def forget(self, pod: Object) -> None:
         """A pod ended or was deleted: its containers stop and its devices are free."""
         self.runtime.end(uid(pod))
+        if self.settings.processes is not None:
+            try:
+                self.settings.processes.end(pod)
+            except (OSError, GpusimError) as error:
+                self._journal.record("runtime-error", uid=uid(pod), why=str(error))
         known = self.pods.pop(uid(pod), None)
         if known is not None or any(h.uid == uid(pod) for h in self.holdings.all()):
             self.holdings.retain({h.uid for h in self.holdings.all()} - {uid(pod)})

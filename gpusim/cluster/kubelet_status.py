@@ -14,6 +14,7 @@ from typing import Any
 
 from gpusim.cluster.kubelet_edits import Admission
 from gpusim.cluster.kubelet_requests import Asking, containers
+from gpusim.cluster.podcgroups import Layout, container_id
 from gpusim.cluster.resourcenames import is_extended
 
 Object = dict[str, Any]
@@ -90,8 +91,13 @@ def rejected(admission: Admission, now: float) -> Object:
     }
 
 
-def accepted(pod: Object, admission: Admission, health: Health, now: float) -> Object:
-    """Status of an admitted pod: Running, or Pending while a PreStart error blocks it."""
+def accepted(
+    pod: Object, admission: Admission, health: Health, now: float, layout: Layout | None = None
+) -> Object:
+    """Status of an admitted pod: Running, or Pending while a PreStart error blocks it.
+
+    `layout` gives containers the ids of the runtime it names; default containerd's.
+    """
     since = (pod.get("status") or {}).get("startTime") or timestamp(now)
     up = not admission.blocked
     statuses: dict[bool, list[Object]] = {True: [], False: []}
@@ -102,7 +108,9 @@ def accepted(pod: Object, admission: Admission, health: Health, now: float) -> O
     }
     for one in containers(pod):
         statuses[one.init].append(
-            _container(pod, one, images[one.name], admission=admission, health=health, since=since)
+            _container(
+                pod, one, images[one.name], admission=admission, health=health, since=since, layout=layout
+            )
         )
     flag = "True" if up else "False"
     status: Object = {
@@ -126,10 +134,17 @@ def accepted(pod: Object, admission: Admission, health: Health, now: float) -> O
 
 
 def _container(
-    pod: Object, one: Asking, image: str, *, admission: Admission, health: Health, since: str
+    pod: Object,
+    one: Asking,
+    image: str,
+    *,
+    admission: Admission,
+    health: Health,
+    since: str,
+    layout: Layout | None,
 ) -> Object:
     name, passing = one.name, one.passing
-    identity = f"gpusim://{pod['metadata']['uid']}/{name}"
+    identity = (layout or Layout()).identity(container_id(str(pod["metadata"]["uid"]), name))
     state: Object = {"running": {"startedAt": since}}
     if admission.blocked:
         state = {"waiting": {"reason": "CreateContainerConfigError", "message": admission.blocked}}

@@ -150,7 +150,9 @@ class PodLoop:
 
     def _write(self, known: Known, pod: Object) -> None:
         if known.admission.admitted:
-            status = statuses.accepted(pod, known.admission, self._life.health, time.time())
+            processes = self._life.settings.processes
+            layout = None if processes is None else processes.layout
+            status = statuses.accepted(pod, known.admission, self._life.health, time.time(), layout)
         elif known.written is None:
             status = statuses.rejected(known.admission, time.time())
         else:

@@ -117,6 +117,17 @@ def test_a_bound_pod_is_allocated_and_runs(cluster, tmp_path):
     assert written["containers"]["main"]["envs"] == {"IDS": ",".join(ids)}
 
 
+def test_in_a_steady_state_the_kubelet_writes_nothing(cluster, server):
+    store, _, _ = cluster()
+    bound(store)
+    assert eventually(lambda: phase(store) == "Running")
+    version = store.shelves.version
+    server.requests.clear()
+    assert eventually(lambda: len(server.requests.entries("gpusim-kubelet")) >= 5)
+    assert {e.verb for e in server.requests.entries("gpusim-kubelet")} <= {"get", "list"}
+    assert store.shelves.version == version
+
+
 def test_a_pod_of_another_node_or_of_none_is_not_taken_up(cluster):
     store, _, plugin = cluster()
     store.create("pods", pod("other", [container("main", {RESOURCE: 1})], node="node-2"))

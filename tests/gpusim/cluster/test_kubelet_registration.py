@@ -247,6 +247,28 @@ def test_on_main_the_end_of_an_old_stream_leaves_the_new_plugin_alone(make_kubel
     assert new.ended == 0
 
 
+@pytest.mark.parametrize(("generation", "registered"), [("1.36", False), ("main", True)])
+def test_an_old_stream_that_ends_while_the_new_plugin_is_being_asked(
+    make_kubelet, make_plugin, generation, registered
+):
+    kubelet = make_kubelet(generation=generation)
+    old = make_plugin(devices(2)).register()
+    kubelet.wait_for(lambda k: k.allocatable(RESOURCE) == 2)
+    new = make_plugin([device("x")])
+
+    def lose_the_old_one():
+        old.stop()
+        kubelet.wait_for(lambda k: any(e.kind == "stream-ended" for e in k.events))
+
+    new.on_options = lose_the_old_one
+    if registered:
+        new.register()
+        assert kubelet.wait_for(lambda k: k.allocatable(RESOURCE) == 1)
+    else:  # the client found under the name, and disconnected, is the new one
+        refusal(new)
+        assert kubelet.allocatable(RESOURCE) == 0
+
+
 def test_two_resources_do_not_touch_each_other(make_kubelet, make_plugin):
     kubelet = make_kubelet()
     one = make_plugin(devices(1)).register()
