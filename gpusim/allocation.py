@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpusim.dmem import Pool
 
@@ -27,7 +27,7 @@ class Allocation:
     """KFD node it was made on; 0: through the render node alone."""
     handle: int | None = None
     """Open render node that owns it; None: the KFD context does."""
-    pool: Pool | None = None
+    pool: Pool | None = field(default=None, repr=False)
     """The dmem counter that is charged."""
     counted: bool = False
     """KFD counts it as VRAM asked for, wherever it lies since."""

@@ -30,7 +30,6 @@ from gpusim.cluster.kubelet_sync import NodeLoop, PodLoop
 from gpusim.cluster.kubelet_topology import POLICIES
 from gpusim.cluster.podcgroups import DRIVERS, RUNTIMES, Layout
 from gpusim.errors import GpusimError
-from gpusim.hosts import connect
 from gpusim.machine import Machine
 from gpusim.remote import RemoteMachine
 
@@ -326,6 +325,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reboot", action="store_true", help="the node rebooted: no container is running")
 
 
+def _served(argument: str) -> RemoteMachine:
+    if not argument.startswith("unix:"):
+        raise GpusimError(f"--machine {argument!r}: expected unix:SOCKET of a served machine")
+    return RemoteMachine(argument.removeprefix("unix:"))
+
+
 def run(args: argparse.Namespace) -> int:
     """Work until SIGINT or SIGTERM. Returns the exit status."""
     done = threading.Event()
@@ -342,7 +347,7 @@ def run(args: argparse.Namespace) -> int:
             topology_policy=args.topology_policy,
             numa_nodes=range(args.numa_nodes),
             pods_directory=args.pods_dir or directory.with_name(f"{directory.name}-pods"),
-            machine=None if args.machine is None else connect(args.machine),
+            machine=None if args.machine is None else _served(args.machine),
             layout=Layout(args.cgroup_driver, args.runtime, args.cgroup_root),
         )
         (kubelet.reboot if args.reboot else kubelet.start)(late=args.late)
