@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from devplugin.amd import allocation, flags, preference
+from devplugin.amd import allocation, flags, metrics, preference
 from devplugin.amd.caps import caps
 from devplugin.amd.discovery import discover
 from devplugin.amd.inventory import Inventory
@@ -17,7 +17,18 @@ from devplugin.amd.report import report
 from devplugin.amd.settings import Settings
 from devplugin.hami import Claim, Pod, Vocabulary
 from devplugin.host import Host
-from devplugin.vendor import Allocation, Caps, FactRequest, NodePatch, Offer, PreferenceQuery, SettingsInput
+from devplugin.vendor import (
+    Allocation,
+    Caps,
+    FactRequest,
+    Measured,
+    NodePatch,
+    Offer,
+    PreferenceQuery,
+    Series,
+    SettingsInput,
+    Watched,
+)
 
 
 class Amd:
@@ -89,3 +100,11 @@ class Amd:
         """The `-dry_run` object: all of it comes from the inventory."""
         del host
         return report(inventory, settings)
+
+    def series(self) -> tuple[Series, ...]:
+        """What the monitor may export."""
+        return metrics.SERIES
+
+    def samples(self, host: Host, watched: Watched) -> Measured:
+        """The monitor's values now."""
+        return metrics.samples(host, watched)
