@@ -30,8 +30,8 @@ PERIOD = 30.0
 """Seconds between two looks at limits that hold."""
 
 FIRST = 0.2
-ABSENT = 0.7
-"""Longest pause while a cgroup is not there: with the look itself less than a second."""
+ABSENT = 0.5
+"""Longest pause while a cgroup is not there: with a busy node's delays still less than a second."""
 REFUSED = 5.0
 """Longest pause while the kernel does not take a limit: somebody must free memory first."""
 PATIENCE = 10

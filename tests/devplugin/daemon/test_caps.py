@@ -16,16 +16,20 @@ import pytest
 
 from devplugin import kube
 from devplugin.daemon import caps as module
+from devplugin.daemon.allocate import Allocator
 from devplugin.daemon.caps import MIRROR, Capper, kubelet_uid
 from devplugin.dmem import pod_group
 from devplugin.hami import Pod
-from devplugin.vendor import Caps, PodCap
+from devplugin.vendor import Caps, FactRequest, PodCap
 from gpusim.cluster.apistore import Store
+from gpusim.cluster.pods import Placed, container, place
+from gpusim.cluster.pods import pod as pod_object
 from gpusim.machine import Machine
 from gpusim.testing.machines import node
 
 from ..podgroups import make_group
 from .storeapi import StoreApi
+from .toyplugin import Inventory, Settings, Thing, Toy
 
 REGION, OTHER = "drm/0000:75:00.0/vram", "drm/0000:05:00.0/vram"
 GIB = 1 << 30
@@ -435,6 +439,89 @@ def test_what_cannot_be_read_is_said_once_and_again_when_it_comes_back(
         await until(lambda: said(caplog, "unreadable") == 2)
 
     stage.play(scene())
+
+
+class Heard:
+    """What a watcher of pods was told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, str]]] = []
+
+    def listed(self, pods: Sequence[Pod]) -> None:
+        self.told.append(("listed", {pod.name: pod.annotations[LEFT] for pod in pods}))
+
+    def granted(self, pod: Pod) -> None:
+        self.told.append(("granted", {pod.name: pod.annotations[LEFT]}))
+
+
+LEFT = "hami.io/toy-devices-to-allocate"
+
+
+async def no_facts(requests: Sequence[FactRequest]) -> Mapping[FactRequest, Any]:
+    return dict.fromkeys(requests, True)
+
+
+def allocator_of(api: kube.Api, heard: Heard) -> Allocator[Any, Any]:
+    things = Inventory((Thing("a", True, ()),))
+    return Allocator(
+        api, Toy(), settings=Settings(), node="n1", current=lambda: things, facts=no_facts, watcher=heard
+    )
+
+
+def schedule(store: Store, name: str, slots: int) -> None:
+    store.create("pods", pod_object(name, [container(f"c{i}") for i in range(slots)]))
+    place(store, name, "n1", [[Placed("a", "Toy", 1, 1)]] * slots, word="toy")
+
+
+def test_every_grant_and_sweep_tells_what_is_left_of_the_pods(store: Store, api: StoreApi) -> None:
+    schedule(store, "p", 2)
+    heard = Heard()
+    allocator = allocator_of(api, heard)
+
+    async def go() -> None:
+        await allocator.sweep()
+        await allocator.allocate(("a#0",))
+        await allocator.allocate(("a#1",))
+        await allocator.sweep()
+
+    asyncio.run(go())
+    slot = "a,Toy,1,1:;"
+    assert heard.told == [
+        ("listed", {"p": slot * 2}),
+        ("granted", {"p": f";{slot}"}),
+        ("granted", {"p": ";;"}),
+        ("listed", {"p": ";;"}),
+    ]
+
+
+def test_a_grant_whose_answer_was_lost_is_told_too(store: Store, api: StoreApi) -> None:
+    schedule(store, "p", 1)
+    heard = Heard()
+
+    def lose(number: int, when: str, call: str) -> None:
+        if (when, call) == ("after", "patch pod"):
+            raise kube.Unavailable("lost")
+
+    api.cut = lose
+    asyncio.run(allocator_of(api, heard).allocate(("a#0",)))
+    assert heard.told == [("granted", {"p": ";"})]
+
+
+def test_a_list_read_before_a_grant_does_not_undo_it(store: Store, api: StoreApi) -> None:
+    schedule(store, "p", 1)
+    heard = Heard()
+    allocator = allocator_of(api, heard)
+    read = api.pods_on
+
+    async def slow(node: str) -> tuple[Pod, ...]:
+        pods = await read(node)
+        api.pods_on = read  # type: ignore[method-assign]
+        await allocator.allocate(("a#0",))
+        return pods
+
+    api.pods_on = slow  # type: ignore[method-assign]
+    asyncio.run(allocator.sweep())
+    assert heard.told == [("granted", {"p": ";"})]
 
 
 def test_before_the_first_discovery_nothing_is_done(stage: Stage) -> None:
