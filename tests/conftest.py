@@ -19,7 +19,7 @@ FIXTURES = ROOT / "fixtures"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--require-snapshots", action="store_true", help="fail where recorded captures are absent, do not skip"
+        "--require-snapshots", action="store_true", help="fail where captures are absent, do not skip"
     )
 
 
