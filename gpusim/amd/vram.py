@@ -349,6 +349,10 @@ class Vram:
         except KeyError:
             raise GpusimError(f"no allocation {number} on this node (freed, or never made)") from None
 
+    def region(self, bdf: str) -> Region | None:
+        """The dmem region of a GPU that is plugged in; None where there is none."""
+        return self._regions.get(bdf)
+
     def of(self, process: Process) -> list[Allocation]:
         """What a process has, oldest first."""
         return [one for one in self.allocations.values() if one.pid == process.pid]
