@@ -90,6 +90,10 @@ class Files(Protocol):
         """Make a directory and its parents; no error when it is there."""
         ...
 
+    def rmdir(self, path: str) -> None:
+        """Remove one empty directory; ENOENT when it is not there, ENOTEMPTY or EBUSY when in use."""
+        ...
+
     def unlink(self, path: str) -> None:
         """Remove one file; ENOENT when it is not there."""
         ...

@@ -127,6 +127,10 @@ class LinuxHost:
         if self.stat(path).kind is not Kind.DIRECTORY:
             raise _error(errno.ENOTDIR, path)
 
+    def rmdir(self, path: str) -> None:
+        """Remove one empty directory."""
+        os.rmdir(self._beside(path))
+
     def unlink(self, path: str) -> None:
         """Remove one file."""
         os.unlink(self._beside(path))
