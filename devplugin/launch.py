@@ -35,6 +35,52 @@ def amd_device_plugin(argv: Sequence[str] | None = None, host: Host | None = Non
     return main(Amd(), argv, host=host)
 
 
+def node_labeller(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
+    """`node-labeller`: the exit status."""
+    from devplugin import labeller
+
+    return labeller.main(
+        sys.argv[1:] if argv is None else argv,
+        env=os.environ,
+        find=_node if host is None else lambda _: host,
+    )
+
+
+def vgpu_monitor(
+    argv: Sequence[str] | None = None, host: Host | None = None, *, env: Mapping[str, str] | None = None
+) -> int:
+    """`vgpu-monitor`: the exit status; a wrong flag leaves by SystemExit(2)."""
+    from devplugin.amd.vendor import Amd
+    from devplugin.kube import connect
+    from devplugin.monitor import Start, add_flags, run
+
+    env = os.environ if env is None else env
+    parser = GoParser("vgpu-monitor", "Prometheus exporter of a node's GPUs and their containers' memory.")
+    add_flags(parser)
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    try:
+        node = env.get("NODE_NAME", "")
+        if not node:
+            raise SettingsError("NODE_NAME is not set: the monitor must know which node it is on")
+        return run(
+            Start(
+                vendor=Amd(),
+                host=host if host is not None else _node(args),
+                node=node,
+                connect=lambda: connect(env.get("KUBECONFIG") or None, component="vgpu-monitor"),
+                bind_address=args.metrics_bind_address,
+                cgroup_root=args.cgroup_root,
+                drm_root=args.drm_root,
+                verbosity=args.v,
+            )
+        )
+    except SettingsError as error:
+        sys.stderr.write(f"{parser.prog}: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
 def main(
     vendor: Vendor[Inv, S],
     argv: Sequence[str] | None = None,

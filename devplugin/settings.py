@@ -161,15 +161,26 @@ def add_flag(
 
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags that every vendor's daemon has: where the node is, kubelet, logging.
+    """Flags that every vendor's plugin has: where the node is, kubelet, logging.
 
     Values: `root`, `simulate`, `dry_run`, `kubelet_dir`, `v`, `logtostderr`, `stderrthreshold`.
     """
+    node = add_node_flags(parser)
+    add_flag(node, "dry_run", go_bool, False, "print registration and offers as one JSON object, and exit")
+    add_flag(node, "kubelet_dir", str, "/var/lib/kubelet/device-plugins", "directory of kubelet.sock")
+    add_log_flags(parser)
+
+
+def add_node_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Which node a daemon works on: `root`, `simulate`."""
     node = parser.add_argument_group("the node to work on")
     add_flag(node, "root", str, "/", "read and write every path under this directory")
     add_flag(node, "simulate", str, "", "work on a simulated node: a fixture, or unix:SOCKET of a served one")
-    add_flag(node, "dry_run", go_bool, False, "print registration and offers as one JSON object, and exit")
-    add_flag(node, "kubelet_dir", str, "/var/lib/kubelet/device-plugins", "directory of kubelet.sock")
+    return node
+
+
+def add_log_flags(parser: argparse.ArgumentParser) -> None:
+    """What every daemon logs, and where: `v`, `logtostderr`, `stderrthreshold`."""
     log = parser.add_argument_group("logging")
     add_flag(log, "v", go_int, 0, "verbosity: 4 adds topology parsing, 5 annotation decoding")
     add_flag(log, "logtostderr", go_bool, True, "write all log lines to standard error; there are no files")
