@@ -23,7 +23,16 @@ from urllib.parse import quote
 import msgspec
 
 from devplugin.hami import Node, Pod
-from devplugin.kubejson import annotations_patch, capacity_patch, read_message, read_node, read_pod, read_pods
+from devplugin.kubejson import (
+    annotations_patch,
+    capacity_patch,
+    labels_patch,
+    read_labels,
+    read_message,
+    read_node,
+    read_pod,
+    read_pods,
+)
 
 T = TypeVar("T")
 
@@ -201,6 +210,15 @@ class OfficialClient:
         path = f"/api/v1/nodes/{quote(name)}/status"
         await self._ask(read_node, _Call("PATCH", "patch", "nodes/status", path, capacity_patch(capacity)))
 
+    async def node_labels(self, name: str) -> Mapping[str, str]:
+        """A node's labels; the node labeller's, not part of `Api`."""
+        return await self._ask(read_labels, _Call("GET", "get", "nodes", f"/api/v1/nodes/{quote(name)}"))
+
+    async def patch_node_labels(self, name: str, labels: Mapping[str, str | None]) -> None:
+        """Set labels of a node; None removes one."""
+        call = _Call("PATCH", "patch", "nodes", f"/api/v1/nodes/{quote(name)}", labels_patch(labels))
+        await self._ask(read_labels, call)
+
     async def event(self, about: Reference, saying: Saying) -> None:  # noqa: D102
         now = time.time()
         namespace = about.namespace or "default"
@@ -286,7 +304,7 @@ def _event(about: Reference, saying: Saying, namespace: str, component: str, now
     }
 
 
-def connect(kubeconfig: str | None, *, component: str, deadline: float = 5.0) -> Api:
+def connect(kubeconfig: str | None, *, component: str, deadline: float = 5.0) -> OfficialClient:
     """An `Api` by `kubeconfig` (a path), else ``~/.kube/config``, else the pod's service account.
 
     Raises:

@@ -72,6 +72,14 @@ class _Node(msgspec.Struct):
     status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
 
 
+class _LabelMeta(msgspec.Struct):
+    labels: dict[str, str] | None = None
+
+
+class _Labelled(msgspec.Struct):
+    metadata: _LabelMeta
+
+
 class _Status(msgspec.Struct):
     message: str = ""
 
@@ -79,6 +87,7 @@ class _Status(msgspec.Struct):
 _pod = msgspec.json.Decoder(_Pod)
 _pods = msgspec.json.Decoder(_PodList)
 _node = msgspec.json.Decoder(_Node)
+_labelled = msgspec.json.Decoder(_Labelled)
 _status = msgspec.json.Decoder(_Status)
 
 
@@ -139,6 +148,11 @@ def read_node(body: bytes) -> Node:
     )
 
 
+def read_labels(body: bytes) -> dict[str, str]:
+    """The labels of any object from its JSON body, as `read_pod`."""
+    return _labelled.decode(body).metadata.labels or {}
+
+
 def read_message(body: bytes) -> str:
     """The server's own words in a Status body; the beginning of the body when it is none."""
     try:
@@ -153,6 +167,11 @@ def annotations_patch(annotations: Mapping[str, str | None], resource_version: s
     if resource_version is not None:
         meta["resourceVersion"] = resource_version
     return {"metadata": meta}
+
+
+def labels_patch(labels: Mapping[str, str | None]) -> dict[str, Any]:
+    """Merge patch that sets labels and removes those that are None."""
+    return {"metadata": {"labels": dict(labels)}}
 
 
 def capacity_patch(capacity: Mapping[str, int | None]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def discover(host: Host, settings: Settings, previous: Inventory | None = None) 
     """
     topology = read_topology(host)
     bound, no_driver = bound_gpus(host)
-    placed, homeless, nowhere = _by_gpu(host, topology.gpus, bound)
+    placed, homeless, nowhere = nodes_by_gpu(host, topology.gpus, bound)
     unclear = [node.reason for node in topology.unreadable] + nowhere
     skipped = [_without_pci(node, members, no_driver) for node, members in homeless]
     warnings: list[str] = []
@@ -83,7 +83,7 @@ def discover(host: Host, settings: Settings, previous: Inventory | None = None) 
     )
 
 
-def _by_gpu(
+def nodes_by_gpu(
     host: Host, nodes: Sequence[Node], bound: Mapping[Slot, tuple[str, ...]]
 ) -> tuple[dict[str, list[Node]], list[tuple[Node, int]], list[str]]:
     """Nodes by the PCI directory they belong to, in KFD order (decision 3).
