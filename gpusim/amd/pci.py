@@ -1,8 +1,8 @@
 """The PCI directory of a GPU: what the PCI core and amdgpu put there, by release and SR-IOV state.
 
 Sources: kernel.md 2.1, 2.2, 2.4 and 3; drivers/pci/pci-sysfs.c, drivers/gpu/drm/amd/amdgpu/
-amdgpu_{vram_mgr,gfx,gmc,pm,device}.c. Sensors, FRU texts beyond product_name and
-compute_partition_config/ are not here.
+amdgpu_{vram_mgr,gfx,gmc,pm,device}.c. FRU texts beyond product_name and compute_partition_config/ are not
+here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpusim.amd import hwmon
 from gpusim.amd.drmfs import depth, device_drm
 from gpusim.amd.gpu import Gpu
 from gpusim.amd.gpufacts import VENDOR
@@ -150,6 +151,7 @@ def _amdgpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour) -> dict[str, Nod
     visible = vram if spec.large_bar else min(vram, _SMALL_BAR)
     found: dict[str, Node] = {
         "gpu_busy_percent": Attr("0\n"),
+        "hwmon": Dir(lambda: hwmon.entries(gpu)),
         "mem_busy_percent": Attr("0\n"),
         "mem_info_gtt_total": Attr(f"{facts.gtt_bytes}\n"),
         "mem_info_gtt_used": Attr(lambda: f"{gpu.gtt_used}\n"),
