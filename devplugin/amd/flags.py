@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Mapping
 
 from devplugin.amd.settings import MODE_CU, MODE_PARTITION, Settings
+from devplugin.amd.uuid import normal_bdf
 from devplugin.settings import Later, SettingsError, add_flag, go_bool, go_float, go_int, shown
 from devplugin.vendor import SettingsInput
 
@@ -20,17 +21,8 @@ ANNOTATION_COMPUTE = "hami.io/amd-compute-partition"
 POLICIES = ("besteffort", "binpack", "spread")
 NAMINGS = ("single", "mixed")
 
-_LATER = (
-    Later("exclude_gpus", ""),
-    Later("device_memory_scaling", 1.0),
-    Later("report_node_capacity", False),
-    Later("cdi_spec_dir", ""),
-    Later("musl_fail_closed", False),
-    Later("hip_log_level", 0),
-    Later("pulse", 0),
-    Later("install_hook", ""),
-)
-"""Known, refused when set. What only serves one of them (`ctr_path`, `containerd_socket`) is accepted."""
+_LATER = (Later("pulse", 0),)
+"""Known, refused when set."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -59,25 +51,67 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_flag(
         group, "dmem_backend", go_bool, True, "also limit VRAM of slices by the kernel's dmem controller"
     )
-    later = parser.add_argument_group(
-        "AMD GPUs, not yet: known, accepted at their default, refused otherwise"
-    )
-    add_flag(later, "exclude_gpus", str, "", "PCI addresses or DRM cards this node keeps for itself")
-    add_flag(later, "device_memory_scaling", go_float, 1.0, "factor on the registered memory of every GPU")
-    add_flag(later, "report_node_capacity", go_bool, False, "publish amd.com/gpumem and amd.com/gpucores")
-    add_flag(later, "cdi_spec_dir", str, "", "directory for the CDI specification; empty: no CDI")
-    add_flag(later, "musl_fail_closed", go_bool, False, "refuse slices whose image cannot load the hook")
-    add_flag(later, "ctr_path", str, "/usr/local/bin/ctr", "containerd's client, for -musl_fail_closed")
     add_flag(
-        later,
+        group,
+        "exclude_gpus",
+        str,
+        "",
+        "GPUs this node keeps for itself: PCI addresses (0000:06:00.0) or DRM cards (card1), separated by "
+        "commas or blanks",
+    )
+    add_flag(
+        group,
+        "device_memory_scaling",
+        go_float,
+        1.0,
+        "factor on the registered memory of every shared GPU; above 1 pods get HIP_OVERSUBSCRIBE=true, and "
+        "hipMalloc takes managed memory (needs XNACK on CDNA)",
+    )
+    add_flag(
+        group,
+        "report_node_capacity",
+        go_bool,
+        False,
+        "publish memory (amd.com/gpumem, MiB) and CUs (amd.com/gpucores) of healthy GPUs as the node's "
+        "capacity and allocatable; off removes them",
+    )
+    add_flag(
+        group,
+        "cdi_spec_dir",
+        str,
+        "",
+        "write the CDI specification there and give containers CDI names instead of device nodes; "
+        "empty: no CDI",
+    )
+    add_flag(
+        group,
+        "musl_fail_closed",
+        go_bool,
+        False,
+        "experimental: look into a slice's image and refuse it when it cannot load the memory hook (musl, "
+        "static, glibc before 2.34), unless dmem limits it",
+    )
+    add_flag(group, "ctr_path", str, "/usr/local/bin/ctr", "containerd's client, for -musl_fail_closed")
+    add_flag(
+        group,
         "containerd_socket",
         str,
         "/run/containerd/containerd.sock",
         "containerd's socket, for -musl_fail_closed",
     )
-    add_flag(later, "hip_log_level", go_int, 0, "log level 0..4 of the memory hook in pods")
+    add_flag(
+        group,
+        "hip_log_level",
+        go_int,
+        0,
+        "log level of the memory hook in pods (LIBHIP_LOG_LEVEL): 1 errors, 2 warnings, 3 information, "
+        "4 debugging; 0: the library's own",
+    )
+    add_flag(group, "install_hook", str, "", "SRC:DST: copy the hook library SRC to the node's DST, and exit")
+    later = parser.add_argument_group(
+        "AMD GPUs, not yet: known, accepted at their default, refused otherwise"
+    )
     add_flag(later, "pulse", go_int, 0, "seconds between health checks; 0: none")
-    add_flag(later, "install_hook", str, "", "SRC:DST: copy the hook library to the node, and exit")
 
 
 def resolve(given: SettingsInput) -> tuple[Settings, tuple[str, ...]]:
@@ -88,6 +122,7 @@ def resolve(given: SettingsInput) -> tuple[Settings, tuple[str, ...]]:
     """
     args, env = given.args, given.env
     _check_range(args)
+    _check_paths(args, env)
     for flag in _LATER:
         Later(f"-{flag.name}", flag.default).check(getattr(args, flag.name))
     Later("COMPUTE_PARTITION", "").check(env.get("COMPUTE_PARTITION", ""))
@@ -105,6 +140,12 @@ def resolve(given: SettingsInput) -> tuple[Settings, tuple[str, ...]]:
             allocator_policy=args.allocator_policy or "besteffort",
             naming=args.resource_naming_strategy,
             dmem_backend=args.dmem_backend,
+            exclude=_excluded(args.exclude_gpus),
+            memory_scaling=args.device_memory_scaling,
+            report_capacity=args.report_node_capacity,
+            cdi_dir=args.cdi_spec_dir.rstrip("/"),
+            musl_fail_closed=args.musl_fail_closed,
+            hip_log_level=args.hip_log_level,
             pulse=args.pulse,
             hook_path=env.get("HOST_HOOK_PATH", "").rstrip("/"),
             verbosity=args.v,
@@ -133,6 +174,34 @@ def _check_range(args: argparse.Namespace) -> None:
         raise SettingsError(f"-pulse={args.pulse}: must not be negative; 0 is off")
     if args.v < 0:
         raise SettingsError(f"-v={args.v}: must not be negative")
+
+
+def _check_paths(args: argparse.Namespace, env: Mapping[str, str]) -> None:
+    """What becomes a path of the host must be one from its root."""
+    paths = {"HOST_HOOK_PATH": env.get("HOST_HOOK_PATH", ""), "-cdi_spec_dir": args.cdi_spec_dir}
+    for name, path in paths.items():
+        if path and not _is_path(path):
+            raise SettingsError(f"{name}={shown(path)}: must be an absolute path")
+    if args.cdi_spec_dir and not args.cdi_spec_dir.strip("/"):
+        raise SettingsError(f"-cdi_spec_dir={shown(args.cdi_spec_dir)}: name a directory below it")
+    if args.musl_fail_closed:
+        for name in ("ctr_path", "containerd_socket"):
+            path = getattr(args, name)
+            if not _is_path(path):
+                raise SettingsError(f"-{name}={shown(path)}: must be an absolute path (-musl_fail_closed)")
+
+
+def _is_path(path: str) -> bool:
+    return path.startswith("/") and path.isprintable() and ".." not in path.split("/")
+
+
+def _excluded(text: str) -> tuple[str, ...]:
+    """The entries of -exclude_gpus in the kernel's spelling, each once (guide-amd.md, dp.excludeGPUs).
+
+    The chart's value is a text or a list (decision 57), so commas and blanks both separate.
+    """
+    entries = (normal_bdf(word) for word in text.replace(",", " ").split())
+    return tuple(dict.fromkeys(entry.lower() for entry in entries))
 
 
 def _mode(env: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:

@@ -25,6 +25,18 @@ class Settings:
     naming: str = "single"
     """``single`` or ``mixed``."""
     dmem_backend: bool = True
+    exclude: tuple[str, ...] = ()
+    """GPUs the node keeps for itself: PCI addresses as the kernel spells them, or DRM cards (``card1``)."""
+    memory_scaling: float = 1.0
+    """Factor on the registered memory of soft devices; finite and above 0 (decision 8)."""
+    report_capacity: bool = False
+    """Publish ``amd.com/gpumem`` and ``amd.com/gpucores`` as node capacity; removed when off."""
+    cdi_dir: str = ""
+    """Directory of the CDI specification; empty: containers get device nodes."""
+    musl_fail_closed: bool = False
+    """Look into the image of a slice, and refuse it when it cannot load the memory hook (amd.md 8)."""
+    hip_log_level: int = 0
+    """Log level of the memory hook, 1 to 4; 0 keeps the library's own."""
     pulse: int = 0
     """Seconds between health checks; 0 is off."""
     hook_path: str = ""

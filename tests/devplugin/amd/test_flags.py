@@ -100,6 +100,12 @@ def test_policies(policy: str) -> None:
         ("-device_memory_scaling=nan", "-device_memory_scaling=nan: must be"),
         ("-device_memory_scaling=inf", "-device_memory_scaling=inf: must be"),
         ("-hip_log_level=5", "-hip_log_level=5: must be 0 to 4"),
+        ("-hip_log_level=-1", "-hip_log_level=-1: must be 0 to 4"),
+        ("-cdi_spec_dir=cdi", "-cdi_spec_dir='cdi': must be an absolute path"),
+        ("-cdi_spec_dir=/run/../etc", "-cdi_spec_dir='/run/../etc': must be an absolute path"),
+        ("-cdi_spec_dir=//", "-cdi_spec_dir='//': name a directory below it"),
+        ("-musl_fail_closed -ctr_path=ctr", "-ctr_path='ctr': must be an absolute path"),
+        ("-musl_fail_closed -containerd_socket=", "-containerd_socket='': must be an absolute path"),
         ("-pulse=-1", "-pulse=-1: must not be negative"),
         ("-v=-1", "-v=-1: must not be negative"),
     ],
@@ -111,17 +117,53 @@ def test_what_can_never_be_served_is_one_line_naming_flag_and_value(words: str, 
     assert "\n" not in str(refused.value)
 
 
+def test_a_hook_path_is_absolute_because_containers_mount_it() -> None:
+    with pytest.raises(SettingsError, match=r"^HOST_HOOK_PATH='usr/local': must be an absolute path$"):
+        given(env={"HOST_HOOK_PATH": "usr/local"})
+
+
+def test_what_only_serves_the_image_check_does_not_matter_without_it() -> None:
+    assert given("-ctr_path=ctr -containerd_socket=sock")[0] == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ("", ()),
+        ("0000:06:00.0", ("0000:06:00.0",)),
+        ("card1", ("card1",)),
+        ("0000:0A:00.0,card1", ("0000:0a:00.0", "card1")),
+        (" card1 , 0000:06:00:0  card1\t,,", ("card1", "0000:06:00.0")),
+    ],
+)
+def test_excluded_gpus_are_separated_by_commas_or_blanks(text: str, entries: tuple[str, ...]) -> None:
+    parser = GoParser("amd-device-plugin", "")
+    add_common_flags(parser)
+    add_flags(parser)
+    args = parser.parse_args(["-exclude_gpus", text])
+    assert resolve(SettingsInput(args, {}, None))[0].exclude == entries
+
+
+def test_every_flag_of_the_guide_arrives() -> None:
+    settings, warnings = given(
+        "-exclude_gpus=card1 -device_memory_scaling=1.5 -report_node_capacity -cdi_spec_dir=/var/run/cdi/ "
+        "-musl_fail_closed -ctr_path=/opt/ctr -containerd_socket=/run/k3s/c.sock -hip_log_level=4"
+    )
+    assert warnings == ()
+    assert settings == Settings(
+        exclude=("card1",),
+        memory_scaling=1.5,
+        report_capacity=True,
+        cdi_dir="/var/run/cdi",
+        musl_fail_closed=True,
+        hip_log_level=4,
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "flag"),
     [
-        ("-exclude_gpus=0000:06:00.0", "-exclude_gpus='0000:06:00.0'"),
-        ("-device_memory_scaling=1.5", "-device_memory_scaling=1.5"),
-        ("-report_node_capacity", "-report_node_capacity=true"),
-        ("-cdi_spec_dir=/var/run/cdi", "-cdi_spec_dir='/var/run/cdi'"),
-        ("-musl_fail_closed", "-musl_fail_closed=true"),
-        ("-hip_log_level=3", "-hip_log_level=3"),
         ("-pulse=10", "-pulse=10"),
-        ("-install_hook=a:b", "-install_hook='a:b'"),
     ],
 )
 def test_flags_of_later_steps_are_refused_with_not_yet(words: str, flag: str) -> None:
