@@ -14,6 +14,7 @@ from dataclasses import replace
 from devplugin import dmem
 from devplugin.amd.absent import absent_gpus
 from devplugin.amd.assemble import Assembler, label_of
+from devplugin.amd.exclude import without
 from devplugin.amd.inventory import LINK_XGMI, Gpu, Inventory, Skipped
 from devplugin.amd.links import link_types
 from devplugin.amd.pcidev import BOUND, UnusableError, bound_gpus, read_drm
@@ -55,8 +56,6 @@ def discover(host: Host, settings: Settings, previous: Inventory | None = None) 
         if made.disagreement:
             disagreements.setdefault(made.disagreement, []).append(bdf)
     warnings += (f"{', '.join(sorted(bdfs))}: {text}" for text, bdfs in disagreements.items())
-    gpus, doubles = _distinct(gpus)
-    skipped += doubles
     absent = list(
         absent_gpus(
             host,
@@ -66,6 +65,12 @@ def discover(host: Host, settings: Settings, previous: Inventory | None = None) 
         )
     )
     skipped += absent
+    # Before ids are compared: to leave one of two with the same id out lets the other be offered.
+    kept = without(gpus, settings.exclude, (label.device.partition("/")[0] for label in skipped))
+    skipped += kept.excluded
+    warnings += kept.warnings
+    gpus, doubles = _distinct(kept.gpus)
+    skipped += doubles
     if not unlisted and not absent:
         # No device is missing that these could be, so they are told on their own.
         skipped += (
@@ -80,6 +85,7 @@ def discover(host: Host, settings: Settings, previous: Inventory | None = None) 
         links=links,
         dmem_regions=dmem.regions(host) if usable.ok else (),
         dmem=usable,
+        excluded=tuple(left_out.device for left_out in kept.excluded),
     )
 
 

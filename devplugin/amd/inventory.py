@@ -122,3 +122,5 @@ class Inventory:
     """Region names as `dmem.capacity` spells them."""
     dmem: Usable = field(default_factory=lambda: Usable(False, "not looked at"))
     """Whether this node can limit VRAM by cgroup at all (decision 31)."""
+    excluded: tuple[str, ...] = ()
+    """PCI addresses of GPUs that the operator keeps back; their reasons are in `skipped`."""

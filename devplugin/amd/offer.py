@@ -30,8 +30,14 @@ def resource_of(gpu: Gpu, settings: Settings) -> str:
 
 
 def offers(inventory: Inventory, settings: Settings) -> Mapping[str, Offer]:
-    """Resource name → its devices, names sorted, devices by key; empty when there is no GPU."""
+    """Resource name → its devices, names sorted, devices by key; empty when there is no GPU.
+
+    A node whose every GPU is kept back offers an empty list: kubelet would otherwise remember for five
+    minutes what an earlier life of the plugin offered.
+    """
     lists: dict[str, list[Device]] = {}
+    if inventory.excluded and not inventory.gpus:
+        lists[PLAIN] = []
     for device in sorted(devices(inventory, settings), key=lambda device: device.key):
         lists.setdefault(resource_of(device.gpu, settings), []).append(device)
     return {
