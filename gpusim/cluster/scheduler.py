@@ -1,9 +1,9 @@
 """A HAMi scheduler for tests: it reads what nodes registered, places pods, locks nodes and binds.
 
 The other side of the protocol a device plugin speaks (ascend_ppu_hami.md D.3 to D.8, D.10; amd.md 17),
-written from the protocol alone, so that it is an oracle for the plugin. Decisions are pure (`scheduler_filter`,
-`scheduler_ledger`, `scheduler_devices`); this file only reads, asks them, and writes. It remembers nothing
-but the registrations (`scheduler_nodes`): the ledger is counted anew from the pods for each pod.
+written from the protocol alone, so that it is an oracle for the plugin. Decisions are pure
+(`scheduler_filter`, `scheduler_ledger`, `scheduler_devices`); this file only reads, asks them, and writes. It
+remembers nothing but the registrations (`scheduler_nodes`): for each pod the ledger is counted anew.
 """
 
 from __future__ import annotations

@@ -49,10 +49,11 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: done.set())
     # the flag wins over the variable, and nonsense counts as not given (D.7)
     expiry = duration(args.node_lock_timeout) or duration(os.environ.get(EXPIRY_VARIABLE, "")) or EXPIRY
+    chosen = [VENDORS[word] for word in args.vendor or ("amd",)]
     try:
         scheduler = Scheduler(
             args.apiserver,
-            vendors=[VENDORS[word] for word in args.vendor or ("amd",)],
+            vendors=tuple({vendor.word: vendor for vendor in chosen}.values()),  # of two spellings the last
             rules=Rules(args.node_policy, args.gpu_policy, empty_slots=not args.lost_slots),
             name=args.name,
             believes=args.believes,
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     told = 0
     with scheduler:
         sys.stdout.write(f"scheduler ready for {args.apiserver}\n")
+        sys.stdout.flush()
         while not done.wait(0.1):
             events = scheduler.events
             for event in events[told:]:
