@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from devplugin.amd.inventory import Gpu, Inventory, Partition
 from devplugin.amd.settings import MODE_PARTITION, Settings
@@ -18,6 +19,7 @@ from devplugin.amd.uuid import strip_mode
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+LARGEST_MIB = 2**31 - 1
 
 _SLOT = re.compile(r"0|[1-9][0-9]{0,5}")
 _FLAT = re.compile(r".*AMDGPU-(0|[1-9][0-9]{0,5})")
@@ -83,6 +85,17 @@ def share_memory_mib(gpu: Gpu) -> int:
     return -(-gpu.vram_bytes // GIB) * (GIB // MIB) // gpu.ways
 
 
+def scaled_memory_mib(gpu: Gpu, settings: Settings) -> int:
+    """Registered memory of a soft device: the whole GPU's times the factor, in whole MiB (decision 8).
+
+    The factor counts as the decimal number it was written as: 0.29 of 100 MiB are 29, which floats would
+    miss. Never above what a device may have (the scheduler reads an int32, amd.md 2.5), and never 0, which
+    consumers read as "all".
+    """
+    exact = whole_memory_mib(gpu) * Fraction(repr(settings.memory_scaling))
+    return max(1, min(int(exact), LARGEST_MIB))
+
+
 def split_count(gpu: Gpu, settings: Settings) -> int:
     """Sharers of a soft GPU: the flag, else 2 on gfx12 and later and 10 otherwise (amd.md 14.1)."""
     return settings.split_count or (2 if gpu.gfx >= 120000 else 10)
@@ -110,7 +123,7 @@ def devices_of(gpu: Gpu, settings: Settings) -> tuple[Device, ...]:
             partition=None,
             hard=False,
             slots=split_count(gpu, settings),
-            memory_mib=whole_memory_mib(gpu),
+            memory_mib=scaled_memory_mib(gpu, settings),
             key=gpu.bdf,
         ),
     )

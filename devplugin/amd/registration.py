@@ -18,6 +18,9 @@ from devplugin.vendor import NodePatch
 
 ANNOTATION = "hami.io/node-amd-register"
 
+CAPACITY_MEMORY = "amd.com/gpumem"
+CAPACITY_CORES = "amd.com/gpucores"
+
 
 def registration(inventory: Inventory, settings: Settings) -> list[dict[str, Any]]:
     """The array as Python objects, in annotation order."""
@@ -29,9 +32,26 @@ def annotation(inventory: Inventory, settings: Settings) -> str:
     return json.dumps(registration(inventory, settings), separators=(",", ":"), ensure_ascii=False)
 
 
+def capacity(inventory: Inventory, settings: Settings) -> dict[str, int | None]:
+    """Memory and CUs of all healthy devices, as registered; None, to be removed, when that is off.
+
+    CUs here, while a pod's ``amd.com/gpucores`` limit is in percent (amd.md 3.6).
+    """
+    if not settings.report_capacity:
+        return {CAPACITY_MEMORY: None, CAPACITY_CORES: None}
+    healthy = [device for device in devices(inventory, settings) if device.gpu.healthy]
+    return {
+        CAPACITY_MEMORY: sum(device.memory_mib for device in healthy),
+        CAPACITY_CORES: sum(device.cus for device in healthy),
+    }
+
+
 def node_patch(inventory: Inventory, settings: Settings) -> NodePatch:
     """What the node object is to say."""
-    return NodePatch(annotations={ANNOTATION: annotation(inventory, settings)})
+    return NodePatch(
+        annotations={ANNOTATION: annotation(inventory, settings)},
+        capacity=capacity(inventory, settings),
+    )
 
 
 def _entry(device: Device) -> dict[str, Any]:

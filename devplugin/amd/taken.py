@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from devplugin.amd import cumask
-from devplugin.amd.devices import share_memory_mib, whole_memory_mib
+from devplugin.amd.devices import scaled_memory_mib, share_memory_mib, whole_memory_mib
 from devplugin.amd.inventory import Gpu, Inventory
 from devplugin.amd.settings import MODE_PARTITION, Settings
 from devplugin.amd.uuid import strip_mode
@@ -50,6 +50,9 @@ class _Span:
     first: int
     cus: int
     memory_mib: int
+    """As registered."""
+    card_mib: int
+    """As built in."""
     hard: bool
 
     def everything(self) -> int:
@@ -57,7 +60,15 @@ class _Span:
 
     def whole(self, entry: ContainerDevice) -> bool:
         """Whether an entry takes all of it: neither fewer CUs nor less memory (amd.md 5.4)."""
-        return self.hard or not (0 < entry.cores < self.cus or 0 < entry.memory_mib < self.memory_mib)
+        return self.hard or not (0 < entry.cores < self.cus or 0 < entry.memory_mib < self.all_memory(entry))
+
+    def all_memory(self, entry: ContainerDevice) -> int:
+        """From how many MiB on an entry has all memory.
+
+        With all CUs named the card's own size is enough: a pod placed before -device_memory_scaling was
+        raised stays whole, and who really is a slice with all CUs has them in its record anyway.
+        """
+        return min(self.memory_mib, self.card_mib) if entry.cores >= self.cus else self.memory_mib
 
 
 @dataclass(slots=True)
@@ -157,9 +168,10 @@ def _spans(inventory: Inventory, settings: Settings) -> dict[str, _Span]:
         hard = settings.mode == MODE_PARTITION and gpu.partitionable
         first = 0
         for partition, identifier in zip(gpu.partitions, gpu.ids, strict=True):
-            spans[identifier] = _Span(gpu, first, partition.cus, share_memory_mib(gpu), hard=True)
+            share = share_memory_mib(gpu)
+            spans[identifier] = _Span(gpu, first, partition.cus, share, share, hard=True)
             first += partition.cus
-        spans[gpu.id] = _Span(gpu, 0, gpu.cus, whole_memory_mib(gpu), hard)
+        spans[gpu.id] = _Span(gpu, 0, gpu.cus, scaled_memory_mib(gpu, settings), whole_memory_mib(gpu), hard)
     return spans
 
 
