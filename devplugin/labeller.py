@@ -105,7 +105,8 @@ class Labeller:
         """For ever; what fails is tried again, more slowly each time up to `poll`."""
         from devplugin.kube import KubeError
 
-        delay, said = FIRST_RETRY, ""
+        first = min(FIRST_RETRY, poll)
+        delay, said = first, ""
         while True:
             try:
                 await self.pass_once()
@@ -115,11 +116,11 @@ class Labeller:
             except Exception:
                 log.exception("looking at the node failed; trying again")
             else:
-                delay, said = FIRST_RETRY, ""
+                delay, said = first, ""
                 await asyncio.sleep(poll)
                 continue
-            await asyncio.sleep(min(delay, poll))
-            delay *= 2
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, poll)
 
 
 def main(
