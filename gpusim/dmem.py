@@ -3,7 +3,8 @@
 It is a hierarchy of its own. A cgroup has a `Css` while its parent enables the controller; a task is
 charged in the css nearest above it. A charge is taken in every css up to the root or in none. Sources:
 kernel.md 4.1 to 4.4; kernel/cgroup/dmem.c, mm/page_counter.c. Which cgroup has which css is
-`gpusim.cgroup`'s affair, the files are `gpusim.cgroupfs`'s, protection is `gpusim.dmem_protect`'s.
+`gpusim.cgroup`'s affair, the files are `gpusim.cgroupfs`'s. min and low are kept and shown; they only guide
+which buffers TTM evicts, and what is evicted here is what a caller says (`gpusim.amd.vram.Vram.evict`).
 """
 
 from __future__ import annotations

@@ -32,9 +32,7 @@ def _process(vram: Vram, context: Context) -> Mapping[str, Node]:
         found[f"stats_{node.gpu_id}"] = Dir(
             {"cu_occupancy": Attr(partial(_occupied, vram, key)), "evicted_ms": Attr("0\n")}
         )
-        found[f"counters_{node.gpu_id}"] = Dir(
-            {name: Attr("0\n") for name in ("faults", "page_in", "page_out")}
-        )
+        found[f"counters_{node.gpu_id}"] = Dir({name: Attr("0\n") for name in _COUNTERS})
     return found
 
 

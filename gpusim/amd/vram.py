@@ -90,6 +90,7 @@ class Vram:
         for allocation in self.allocations.values():
             if allocation.bdf == gpu.bdf:
                 allocation.lost = True
+                self._uncount(allocation)  # the GPU may return under the same gpu_id and is empty then
         for pid, context in list(self.contexts.items()):
             left = {minor: node for minor, node in context.nodes.items() if node.facts.bdf != gpu.bdf}
             if len(left) < len(context.nodes):
@@ -256,13 +257,18 @@ class Vram:
         """
         if self.allocations.pop(allocation.number, None) is not allocation:
             raise GpusimError(f"allocation {allocation.number} is not of this node, or freed")
+        self._uncount(allocation)
+        self._vacate(allocation)
+        allocation.place = "freed"
+
+    def _uncount(self, allocation: Allocation) -> None:
+        """KFD forgets that it was asked for this as VRAM."""
         if allocation.counted:
             key = (allocation.pid, allocation.gpu_id)
             self.asked[key] -= allocation.bytes
             if not self.asked[key]:
                 del self.asked[key]
-        self._vacate(allocation)
-        allocation.place = "freed"
+            allocation.counted = False
 
     def _vacate(self, allocation: Allocation) -> None:
         """Take an allocation out of where it lies, and its charge with it."""

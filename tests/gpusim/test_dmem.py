@@ -28,7 +28,9 @@ RELEASES = [
     ("7.0", "in-tree"),
     ("7.0", "dkms-6.16.13"),
     ("7.2", "in-tree"),
+    ("7.2", "dkms-6.16.13"),
 ]
+"""Those on which amdgpu has a region; on an in-tree 6.14 it has none, see below."""
 OOPSES = {"6.14", "6.15"}
 SINGLE = {"7.2"}
 
@@ -203,6 +205,25 @@ def test_several_lines_are_applied_until_the_first_bad_one_or_refused(
     single = kernel_of(machine) in SINGLE
     assert code_of(machine.write, file, data.encode()) == (errno.EINVAL if single else old_code)
     assert (value_of(machine, file), value_of(machine, file, OTHER)) == (new if single else old)
+
+
+@pytest.mark.parametrize(("data", "code"), [(data, code) for data, code, _ in WRITES])
+def test_an_in_tree_6_14_has_no_region_of_amdgpu_and_takes_no_limit(data: bytes, code: int | None) -> None:
+    """Unknown region comes before missing value: EINVAL, and never an oops."""
+    machine = machine_of("6.14")
+    expected = errno.E2BIG if code == errno.E2BIG else errno.EINVAL if data else None
+    for which in ("max", "min", "low"):
+        assert code_of(machine.write, f"{POD}/dmem.{which}", data) == expected
+        assert machine.read(f"{POD}/dmem.{which}") == b""
+    assert code_of(machine.write, f"{POD}/dmem.max", REGION.encode()) == errno.EINVAL
+    assert code_of(machine.write, f"{POD}/dmem.max", b"\n") is None
+    assert not [event for event in machine.events if event["event"] == "oops"]
+
+
+def test_another_drivers_region_on_6_14_would_oops_as_well() -> None:
+    machine = Machine(node(count=1, kernel="6.14", driver="in-tree", dmem_regions=True))
+    assert code_of(machine.write, f"{POD}/dmem.max", REGION.encode()) == errno.EINVAL
+    assert machine.events[-1]["event"] == "oops"
 
 
 @pytest.mark.parametrize("data", [b"\n", b"  ", b" \n\n"])

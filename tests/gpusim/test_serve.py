@@ -128,6 +128,72 @@ def outcome(call: Callable[[], object]) -> object:
         return error.errno, error.strerror, error.filename
 
 
+def test_cgroups_and_memory_of_a_served_machine(machine: Machine, remote: RemoteMachine) -> None:
+    top, mib = "/sys/fs/cgroup/kubepods.slice", 1 << 20
+    region = f"drm/{BDF}/vram"
+    remote.mkdir(f"{top}/a/below")
+    remote.rmdir(f"{top}/a/below")
+    assert refused(lambda: remote.rmdir(top))[0] == "EBUSY"
+    remote.write(f"{top}/cgroup.subtree_control", b"+dmem")
+    remote.delegate("/kubepods.slice/a", 1000, 1000)
+    remote.view(uid=1000).mkdir(f"{top}/a/own")
+    inside = remote.view(cgroup="/kubepods.slice/a")
+    assert refused(lambda: inside.write(f"{top}/a/dmem.max", f"{region} 1".encode()))[0] == "EPERM"
+    remote.write(f"{top}/dmem.max", f"{region} 8M".encode())
+    assert refused(lambda: remote.process(cgroup="/kubepods.slice"))[0] == "EBUSY"
+    process = remote.process(cgroup="/kubepods.slice/a")
+    assert process.cgroup == "/kubepods.slice/a"
+    assert refused(lambda: remote.allocate_vram(process, BDF, mib))[0] == "EBADF"
+    remote.open("/dev/kfd", process)
+    made = remote.allocate_vram(process, BDF, 8 * mib - 1)
+    kept = machine.vram.get(made.number)
+    for name in ("number", "pid", "bdf", "minor", "bytes", "place", "cgroup", "gpu_id", "handle", "lost"):
+        assert getattr(made, name) == getattr(kept, name)
+    assert made.bytes == 8 * mib
+    assert refused(lambda: remote.allocate_vram(process, 128, 1))[0] == "ENOMEM"
+    spilled = remote.allocate_vram(process, 128, mib, gtt_ok=True)
+    assert (spilled.place, spilled.cgroup) == ("gtt", "")
+    remote.evict(made)
+    assert (made.place, made.cgroup, kept.place) == ("gtt", "", "gtt")
+    assert refused(lambda: remote.evict(made))[0] == "EINVAL"
+    other = remote.process()
+    remote.restore(made, other)
+    assert (made.place, made.cgroup) == ("vram", "/")
+    remote.evict(made)
+    remote.restore(made)  # its owner's group again
+    assert made.cgroup == "/kubepods.slice/a"
+    remote.move(process, "/")
+    assert process.cgroup == machine.processes.get(process.pid).cgroup == "/"
+    assert remote.read(f"{top}/a/dmem.current") == f"{region} {8 * mib}\n".encode()
+    remote.free(made)
+    assert made.place == "freed"
+    with pytest.raises(GpusimError, match="freed"):
+        remote.free(made)
+    remote.occupy(process, 128, 5)
+    assert refused(lambda: remote.occupy(process, 128, 100_000))[0] == "EINVAL"
+    assert list(machine.vram.occupied.values()) == [5]
+    remote.exit(process, reap=False)
+    assert machine.vram.allocations == {}
+    assert remote.read(f"/proc/{process.pid}/cgroup") == b"0::/\n"
+    remote.reap(process)
+    assert refused(lambda: remote.read(f"/proc/{process.pid}/cgroup"))[0] == "ENOENT"
+    with pytest.raises(GpusimError, match="no zombie"):
+        remote.reap(process)
+    remote.move(other, "/kubepods.slice/a/own")
+    remote.kill("/kubepods.slice/a")
+    assert list(machine.processes) == []
+    assert remote.describe() == machine.describe()
+    assert remote.events == machine.events
+
+
+def test_a_write_that_would_oops_is_told_to_the_client_as_einval(
+    machine: Machine, remote: RemoteMachine
+) -> None:
+    line = f"drm/{BDF}/vram".encode()
+    assert refused(lambda: remote.write("/sys/fs/cgroup/kubepods.slice/dmem.max", line))[0] == "EINVAL"
+    assert remote.events[-1]["event"] == "oops"
+
+
 def test_the_actions_change_the_one_machine(machine: Machine, remote: RemoteMachine) -> None:
     process = remote.process(DeviceRules.only((226, 128)), uid=0, gids=[44])
     assert process.devices == DeviceRules.only((226, 128))

@@ -277,7 +277,7 @@ class History:
             self.check_gpu(bdf)
         asked: Counter[tuple[int, int]] = Counter()
         for charge in self.charges.values():
-            if charge.asked:
+            if charge.asked and charge.plug == self.plugs[charge.bdf]:
                 asked[charge.pid, charge.gpu_id] += charge.bytes
         assert machine.vram.asked == dict(asked)
         assert machine.vram.allocations.keys() == self.charges.keys()
