@@ -20,6 +20,7 @@ _QOS = re.compile(r"(?:[^/]+-)?kubepods-(?:burstable|besteffort)\.slice")
 _POD = re.compile(r"(?:[^/]+-)?kubepods(?:-burstable|-besteffort)?-pod([0-9A-Za-z_]+)\.slice")
 _SCOPE = re.compile(r"(?:cri-containerd|crio|docker|cri-dockerd)-([0-9A-Za-z]+)\.scope")
 """No hyphen in an id: ``crio-conmon-<id>.scope`` is no container."""
+_AMOUNT = re.compile(rb"^(\S+)[ \t]+([0-9]{1,20})$", re.M)
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
 """Not there, or removed between opening and reading (kernel.md 4.3)."""
 
@@ -90,9 +91,4 @@ def amounts(host: Host, path: str, problem: Callable[[str], None]) -> dict[str, 
         if error.errno not in _GONE:
             problem(f"{path}: {words(error)}")
         return None
-    lines = (line.split() for line in text.decode("utf-8", "replace").splitlines())
-    return {
-        fields[0]: int(fields[1])
-        for fields in lines
-        if len(fields) == 2 and fields[1].isascii() and fields[1].isdecimal() and len(fields[1]) < 21
-    }
+    return {region.decode("utf-8", "replace"): int(number) for region, number in _AMOUNT.findall(text)}

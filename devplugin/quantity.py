@@ -22,6 +22,8 @@ _FACTORS = {
 
 def quantity(text: str) -> Fraction | None:
     """The number, or None for what is no quantity."""
+    if text.isascii() and text.isdecimal() and len(text) < 20:
+        return Fraction(int(text))
     found = _QUANTITY.fullmatch(text)
     if found is None:
         return None

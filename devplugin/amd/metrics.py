@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from devplugin.amd.devices import MIB
 from devplugin.amd.registered import Registered, RegistrationError, read_registration
@@ -87,6 +87,15 @@ class _Look:
     gpus: Mapping[str, Registered]
     """By BDF."""
     problems: list[str]
+    _places: dict[str, str | None] = field(default_factory=dict)
+
+    def place(self, region: str) -> str | None:
+        """The PCI address of a region; None for a name of another form."""
+        try:
+            return self._places[region]  # every cgroup lists the same few
+        except KeyError:
+            found = _REGION.fullmatch(region)
+            return self._places.setdefault(region, None if found is None else normal_bdf(found[1]))
 
     def amounts(self, path: str) -> dict[str, int] | None:
         """A dmem file; None when it is not there."""
@@ -181,21 +190,21 @@ def _container(
     """
     own, above = limits
     shown: list[tuple[str, Registered]] = []
-    for region, used in sorted(current.items()):
-        match = _REGION.fullmatch(region)
-        if match is None:
+    for region, used in current.items():
+        bdf = look.place(region)
+        # The pod's limit may be another container's, unless nothing says who holds what.
+        if bdf is None or not (
+            used or region in own or bdf in owner.held or (region in above and not owner.recorded)
+        ):
             continue
-        bdf = normal_bdf(match[1])
         gpu = look.gpus.get(bdf)
-        if gpu is None and used:
+        if gpu is not None:
+            shown.append((region, gpu))
+        elif used:
             look.problems.append(
                 f"pod {owner.pod}, container {owner.name}: has memory of {bdf}, which is not registered"
             )
-        elif gpu is not None:
-            # The pod's limit may be another container's, unless nothing says who holds what.
-            given = region in own or bdf in owner.held or (region in above and not owner.recorded)
-            if used or given:
-                shown.append((region, gpu))
+    shown.sort(key=lambda one: one[0])
     for index, (region, gpu) in enumerate(shown):
         held = owner.held.get(gpu.bdf, ())
         identifier = strip_mode(held[0].id) if held else gpu.id
