@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -104,7 +105,9 @@ class Scraped:
         self._collector = collector
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="host")
         self._server = _Server(listening, node, self)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.2,), name="http", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -121,7 +124,7 @@ class Scraped:
         """
         try:
             encode, content_type = choose_encoder(accept)
-        except ValueError:  # a version that is no number
+        except Exception:  # the library stumbles over a version that is no number
             encode, content_type = choose_encoder("")
         looking = self._worker.submit(encode, self._collector)
         try:
@@ -146,7 +149,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listening
-        self.page = _PAGE.format(node=node).encode()
+        self.page = _PAGE.format(node=escape(node)).encode()
         self.scraped = scraped
 
     def handle_error(self, request: object, client_address: object) -> None:
