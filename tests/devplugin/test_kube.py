@@ -95,6 +95,16 @@ def test_a_patch_sets_and_removes_annotations_and_leaves_the_others(server: ApiS
     assert dict(node.annotations) == {"keep": "me"}
 
 
+def test_labels_of_a_node_are_read_set_and_removed(server: ApiServer, api: kube.OfficialClient) -> None:
+    assert ask(api.node_labels("n1")) == {}
+    ask(api.patch_node_labels("n1", {"amd.com/gpu.vram": "288G", "zone": "here"}))
+    ask(api.patch_node_labels("n1", {"amd.com/gpu.vram": None}))
+    assert ask(api.node_labels("n1")) == {"zone": "here"}
+    assert ask(api.node("n1")).annotations == {"keep": "me"}
+    with pytest.raises(kube.NotFound):
+        ask(api.node_labels("n2"))
+
+
 def test_every_patch_is_a_merge_patch(server: ApiServer, api: kube.Api) -> None:
     # the client's own default is a strategic one, which this server, like a real one, treats differently
     seen = []

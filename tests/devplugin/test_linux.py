@@ -174,6 +174,19 @@ def test_mkdir_makes_parents_and_is_content_with_what_is_there(tree: Path) -> No
     fails(errno.ENOTDIR, lambda: host.mkdir("/etc/inside"))
 
 
+def test_rmdir_removes_one_empty_directory_of_the_tree(tree: Path) -> None:
+    host = LinuxHost(str(tree))
+    host.mkdir("/tmp/check/inner")
+    fails(errno.ENOTEMPTY, lambda: host.rmdir("/tmp/check"))
+    host.rmdir("/tmp/check/inner")
+    host.rmdir("/tmp/check")
+    assert "check" not in host.list("/tmp")
+    fails(errno.ENOENT, lambda: host.rmdir("/tmp/check"))
+    fails(errno.ENOTDIR, lambda: host.rmdir("/etc/inside"))
+    (tree / "tmp/way").symlink_to("/etc")
+    fails(errno.ENOTDIR, lambda: host.rmdir("/tmp/way"))
+
+
 def test_copy_and_unlink(tree: Path) -> None:
     host = LinuxHost(str(tree))
     host.copy("/etc/inside", "/etc/copy", 0o555)
