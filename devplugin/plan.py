@@ -23,7 +23,7 @@ from devplugin.hami import (
     owns,
     pod_patch,
 )
-from devplugin.vendor import Allocation, FactRequest, PodEvent, Refused, Vendor
+from devplugin.vendor import Allocation, Effect, FactRequest, PodEvent, Refused, Vendor
 
 Inv = TypeVar("Inv")
 S = TypeVar("S")
@@ -34,10 +34,7 @@ REFUSED = "AllocateRefused"
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Gather these and call `plan` again with them in `facts`.
-
-    Kinds: ``file`` (subject: absolute path on the host; answer: bool, whether it is there).
-    """
+    """Gather these and call `plan` again with them in `facts`; `FactRequest` lists the kinds."""
 
     requests: tuple[FactRequest, ...]
 
@@ -68,6 +65,8 @@ class Denied:
     """Whose Allocate this was, when known; its bind-phase becomes ``failed`` by `patch`."""
     patch: Mapping[str, str | None] | None = None
     event: PodEvent | None = None
+    after: tuple[Effect, ...] = ()
+    """Background: what makes a later try succeed."""
 
     @property
     def release(self) -> bool:
@@ -106,7 +105,7 @@ def plan(
     try:
         allocation = vendor.allocate(inventory, settings, wanted, pods, facts)
     except Refused as error:
-        return _denied(f"node {node.name}: {error}", wanted.pod)
+        return _denied(f"node {node.name}: {error}", wanted.pod, error.after)
     if wanted.pod is None:
         return Granted(wanted, allocation, {}, release=False)
     if allocation.annotations and not owns(node, wanted.pod):
@@ -120,8 +119,8 @@ def plan(
     return Granted(wanted, allocation, patch, release=patch[BIND_PHASE] == SUCCESS)
 
 
-def _denied(reason: str, pod: Pod | None) -> Denied:
+def _denied(reason: str, pod: Pod | None, after: tuple[Effect, ...] = ()) -> Denied:
     if pod is None:
-        return Denied(reason)
+        return Denied(reason, after=after)
     event = PodEvent(pod.namespace, pod.name, pod.uid, "Warning", REFUSED, reason)
-    return Denied(reason, pod, failure_patch(), event)
+    return Denied(reason, pod, failure_patch(), event, after)

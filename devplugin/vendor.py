@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from devplugin.cdi import CdiDevice
 from devplugin.hami import Claim, Pod, Vocabulary
 from devplugin.host import Host
+from devplugin.imagecheck import PullImage
 
 # ------------------------------------------------------------------ towards kubelet
 
@@ -114,7 +116,7 @@ class PodEvent:
     """As `NodeEvent.name`."""
 
 
-Effect = NodeEvent | PodEvent
+Effect = NodeEvent | PodEvent | PullImage
 """Closed set of idempotent deeds; `daemon` has one executor for them. Later rooms add members."""
 
 
@@ -137,11 +139,58 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthSource:
+    """A service beside the plugin that knows more of the devices' health: gRPC on a unix socket."""
+
+    socket: str
+    services: tuple[str, ...]
+    """Full names the service may have, the likelier first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What that service said, if there is one."""
+
+    states: Mapping[str, str] = field(default_factory=dict)
+    """Device as the service names it → its word for the health, both as sent."""
+    silent: bool = False
+    """It is there and does not answer: what it said last still stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What became of the work at the start, a line for each device."""
+
+    done: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
+    """Left as it was, and why; none of it keeps the daemon from starting."""
+    effects: tuple[Effect, ...] = ()
+    """Best effort."""
+    changed: bool = False
+    """The node is another one now: discover again."""
+
+
+@dataclass(frozen=True, slots=True)
 class FactRequest:
-    """Something only the outside can tell, needed before `allocate` (AMD: an image's libc)."""
+    """Something only the outside can tell, needed before `allocate` (AMD: an image's libc).
+
+    Kinds: ``file`` (an absolute path of the host; bool, whether it is there), ``libc`` (an image as the pod
+    names it; `devplugin.libc.Finding`), ``cdi`` (a directory; bool, whether the specification in it says
+    what `Vendor.cdi` wants).
+    """
 
     kind: str
     subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class CdiSpec:
+    """The CDI specification there should be, for `devplugin.cdi.publish`."""
+
+    directory: str
+    kind: str
+    devices: tuple[CdiDevice, ...]
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +210,11 @@ class Allocation:
 
 class Refused(Exception):  # noqa: N818  # the answer no, not something gone wrong
     """A decision says no. The text names the object and the remedy; it reaches the pod as an Event."""
+
+    def __init__(self, text: str, after: Sequence[Effect] = ()) -> None:
+        super().__init__(text)
+        self.after = tuple(after)
+        """What is to be done nevertheless, in the background: so that the next try is answered yes."""
 
 
 Inv = TypeVar("Inv")
@@ -207,8 +261,48 @@ class Vendor(Protocol[Inv, S]):
         """Warnings to log once each."""
         ...
 
+    def details(self, inventory: Inv, settings: S) -> tuple[str, ...]:
+        """How discovery read the node, a line for each device: for ``-v 4``."""
+        ...
+
+    def cdi(self, inventory: Inv, settings: S) -> CdiSpec | None:
+        """The specification that names given by `allocate` rely on; None: containers get device nodes."""
+        ...
+
+    def prepares(self, inventory: Inv, settings: S) -> bool:
+        """Whether `prepare` has work: it costs a list of the node's pods and a second discovery."""
+        ...
+
+    def prepare(self, host: Host, inventory: Inv, settings: S, pods: Sequence[Pod]) -> Prepared:
+        """Bring the node into the wanted state, once, before anything is offered. Never raises OSError."""
+        ...
+
+    def health_source(self, settings: S) -> HealthSource | None:
+        """Where to ask for `Reports`; None: there is no such service."""
+        ...
+
+    def health(self, host: Host, inventory: Inv, settings: S, reports: Reports) -> Inv:
+        """The inventory after one look at every device's health. Never raises OSError.
+
+        What it has to remember it keeps in the inventory, which the next `discover` gets as `previous`.
+        """
+        ...
+
     def registration(self, inventory: Inv, settings: S, now: float) -> NodePatch:
         """Annotations set and removed, capacity."""
+        ...
+
+    def replacing(
+        self, inventory: Inv, settings: S, registered: str, pods: Sequence[Pod]
+    ) -> tuple[Effect, ...]:
+        """What is to be said before the old register annotation `registered` gives way to another."""
+        ...
+
+    def events(self, inventory: Inv, settings: S, seen: Any) -> tuple[tuple[Effect, ...], Any]:
+        """What is new since the last registration, and what to hand in as `seen` after the next one.
+
+        `seen` is None after the first registration of a life: that is only a baseline.
+        """
         ...
 
     def offers(self, inventory: Inv, settings: S) -> Mapping[str, Offer]:

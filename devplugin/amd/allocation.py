@@ -1,7 +1,8 @@
 """Allocate: what a container gets for its sliced, whole and hard devices, and what its pod records.
 
-amd.md 1.5 and 5; decisions 9, 12, 17, 18, 20 to 23, 25. Everything written into an environment, a path or
-a record comes from our own inventory; of the pod's annotations only parsed numbers are used.
+amd.md 1.5 and 5; decisions 9, 12, 17, 18, 20 to 23, 25. The memory hook is `hooking`'s, CDI names are
+`cdispec`'s. Everything written into an environment, a path or a record comes from our own inventory; of the
+pod's annotations only parsed numbers are used.
 """
 
 from __future__ import annotations
@@ -10,16 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from devplugin.amd import cumask
-from devplugin.amd.caps import limited_regions
+from devplugin.amd import cdispec, cumask, hooking
 from devplugin.amd.devices import Catalogue, Device
 from devplugin.amd.inventory import Inventory, Partition
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import RECORD, Taken, read_record, rebuild, write_record
 from devplugin.hami import Claim, Pod
-from devplugin.vendor import Allocation, ContainerEdits, DeviceNode, FactRequest, Mount, Refused
+from devplugin.vendor import Allocation, ContainerEdits, DeviceNode, FactRequest, Refused
 
-HOOK_IN_CONTAINER = "/usr/local/vgpu/libamvgpu.so"
 KFD = "/dev/kfd"
 
 
@@ -54,18 +53,14 @@ class _Visible:
     limit_mib: int | None
 
 
-def hook_source(settings: Settings) -> str:
-    """The hook library on the host: ``<HOST_HOOK_PATH>/vgpu/libamvgpu.so``."""
-    return f"{settings.hook_path.rstrip('/')}/vgpu/libamvgpu.so"
-
-
 def needs(inventory: Inventory, settings: Settings, claim: Claim) -> tuple[FactRequest, ...]:
-    """``file`` with the hook's host path, when the request is a slice (decision 23)."""
+    """Whether the CDI specification is in place; of a slice what the hook needs (`hooking`)."""
     try:
         shares = _shares(Catalogue(inventory, settings), settings, claim)
     except Refused:
         return ()  # `allocate` says why; it needs no fact for that
-    return (FactRequest("file", hook_source(settings)),) if any(share.sliced for share in shares) else ()
+    cdi = (cdispec.fact(settings),) if settings.cdi_dir else ()
+    return cdi + (hooking.needs(settings, claim) if any(share.sliced for share in shares) else ())
 
 
 def allocate(
@@ -95,48 +90,30 @@ def allocate(
     taken = rebuild(inventory, settings, pods, claim.pod)
     sliced = any(share.sliced for share in shares)
     masks = [_mask(share, taken) for share in shares]
-    hook = sliced and _hook_needed(inventory, settings, shares, facts)
+    soft = [share.device.gpu for share in shares if not share.device.hard]
+    hook = hooking.decide(inventory, settings, claim, soft, facts) if sliced else hooking.Hook(False)
     visible = [
         entry
         for share, mask in zip(shares, masks, strict=True)
-        for entry in _visible(share, mask, limited=hook)
+        for entry in _visible(share, mask, limited=hook.loaded)
     ]
-    envs = _environment(visible, [agent for share in shares for agent in share.device.agents])
-    mounts: tuple[Mount, ...] = ()
+    agents = [agent for share in shares for agent in share.device.agents]
+    envs = _environment(visible, agents)
     notes = [*taken.warnings, *_notes(claim, shares, masks)]
-    if hook:
-        envs["LD_AUDIT"] = HOOK_IN_CONTAINER
-        mounts = (Mount(HOOK_IN_CONTAINER, hook_source(settings)),)
+    if hook.loaded:
+        envs |= hooking.environment(settings)
     elif sliced:
-        notes.append(f"{hook_source(settings)} is not on the host: only dmem limits the memory of this slice")
-    records = _records(claim, shares, masks) if sliced else {}
+        notes.append(f"{hook.note}: only dmem limits the memory of this slice")
+    named = bool(settings.cdi_dir and facts.get(cdispec.fact(settings)))
     return Allocation(
-        edits=ContainerEdits(envs=envs, mounts=mounts, devices=_nodes(shares)),
-        annotations=records,
+        edits=ContainerEdits(
+            envs=envs,
+            mounts=hooking.mounts(settings) if hook.loaded else (),
+            devices=() if named else _nodes(agents),
+            cdi=cdispec.names(agents) if named else (),
+        ),
+        annotations=_records(claim, shares, masks) if sliced else {},
         notes=tuple(notes),
-    )
-
-
-def _hook_needed(
-    inventory: Inventory, settings: Settings, shares: Sequence[_Share], facts: Mapping[FactRequest, Any]
-) -> bool:
-    """Whether a slice gets the memory hook: always, unless it is not there and dmem does its work.
-
-    An LD_AUDIT mount of nothing would keep the container from starting (decision 23). dmem does it only
-    where every soft device of the request has a region.
-
-    Raises:
-        Refused: neither is there.
-    """
-    source = hook_source(settings)
-    if facts.get(FactRequest("file", source)):
-        return True
-    regions = limited_regions(inventory, settings)
-    if all(share.device.gpu.bdf in regions for share in shares if not share.device.hard):
-        return False
-    raise Refused(
-        f"the memory hook {source} is not on the host and dmem does not limit the GPU, so a slice would be "
-        "unlimited; install it (-install_hook) or ask for whole GPUs"
     )
 
 
@@ -247,14 +224,13 @@ def _environment(visible: Sequence[_Visible], given: Sequence[Partition]) -> dic
     return envs
 
 
-def _nodes(shares: Sequence[_Share]) -> tuple[DeviceNode, ...]:
+def _nodes(agents: Sequence[Partition]) -> tuple[DeviceNode, ...]:
     """``/dev/kfd`` once, then card (where the kernel had one left) and render node of every agent."""
     nodes = [DeviceNode(KFD)]
-    for share in shares:
-        for agent in share.device.agents:
-            if agent.card is not None:
-                nodes.append(DeviceNode(f"/dev/dri/card{agent.card}"))
-            nodes.append(DeviceNode(f"/dev/dri/renderD{agent.render_minor}"))
+    for agent in agents:
+        if agent.card is not None:
+            nodes.append(DeviceNode(f"/dev/dri/card{agent.card}"))
+        nodes.append(DeviceNode(f"/dev/dri/renderD{agent.render_minor}"))
     return tuple(nodes)
 
 

@@ -6,6 +6,7 @@ The daemon logs each line the first time it appears; so no line holds anything t
 from __future__ import annotations
 
 from devplugin.amd.caps import dmem_state
+from devplugin.amd.devices import devices
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.offer import naming_notices
 from devplugin.amd.settings import MODE_PARTITION, Settings
@@ -25,4 +26,28 @@ def notices(inventory: Inventory, settings: Settings) -> tuple[str, ...]:
     dmem = dmem_state(inventory, settings)
     if dmem.reason:
         lines.append(f"dmem: {'on' if dmem.ok else 'off'}: {dmem.reason}")
+    return tuple(lines)
+
+
+def details(inventory: Inventory, settings: Settings) -> tuple[str, ...]:
+    """What discovery read of each GPU and of its KFD nodes: for ``-v 4`` (guide-amd.md, dp.logVerbosity)."""
+    lines = []
+    for gpu in inventory.gpus:
+        product = "no device id" if gpu.device_id is None else f"{gpu.device_id:04x}"
+        mode = f"{gpu.compute or 'no'} partition mode, {gpu.memory or 'no'} memory mode"
+        lines.append(
+            f"topology: {gpu.bdf}: {product} {gpu.market_name}, id {gpu.id}, gfx {gpu.gfx}, "
+            f"{gpu.vram_bytes} bytes of VRAM, NUMA node {gpu.numa}, {mode}"
+            + (", can be changed" if gpu.changeable else "")
+            + f", {len(gpu.xgmi_peers)} XGMI peers"
+        )
+        for part in gpu.partitions:
+            card = "no card" if part.card is None else f"card{part.card}"
+            lines.append(
+                f"topology: {gpu.bdf}/{part.number}: {part.key}, KFD node {part.node}, {card}, "
+                f"renderD{part.render_minor}, {part.cus} CUs, ROCr name {part.rocr_name or 'none'}"
+            )
+    lines += (
+        f"topology: {device.key}: {len(device.kubelet_ids)} ids" for device in devices(inventory, settings)
+    )
     return tuple(lines)

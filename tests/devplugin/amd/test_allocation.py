@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from devplugin.amd.allocation import HOOK_IN_CONTAINER, allocate, hook_source, needs
+from devplugin.amd.allocation import allocate, needs
 from devplugin.amd.devices import Catalogue
+from devplugin.amd.hooking import HOOK_IN_CONTAINER
+from devplugin.amd.hooking import source as hook_source
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import RECORD
