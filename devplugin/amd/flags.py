@@ -1,18 +1,18 @@
 """The AMD plugin's flags, environment and node annotations, resolved to one `Settings`.
 
 Names, defaults and meanings are those of the vendor guide (guide-amd.md, amd.md 1.1 and 1.2); which
-source wins and what is refused is decided in decisions 32 and 34. Flags whose work comes later are
-parsed, and refused with "not yet" unless they are left at their default.
+source wins and what is refused is decided in decisions 32 and 34.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from devplugin.amd.partitioning import MODES
 from devplugin.amd.settings import MODE_CU, MODE_PARTITION, Settings
 from devplugin.amd.uuid import normal_bdf
-from devplugin.settings import Later, SettingsError, add_flag, go_bool, go_float, go_int, shown
+from devplugin.settings import SettingsError, add_flag, go_bool, go_float, go_int, shown
 from devplugin.vendor import SettingsInput
 
 ANNOTATION_MODE = "hami.io/amd-operating-mode"
@@ -21,9 +21,6 @@ ANNOTATION_COMPUTE = "hami.io/amd-compute-partition"
 POLICIES = ("besteffort", "binpack", "spread")
 NAMINGS = ("single", "mixed")
 
-_LATER = (Later("pulse", 0),)
-"""Known, refused when set."""
-
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare every flag of the guide's table, and what it means, for `-help`."""
@@ -31,7 +28,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "AMD GPUs",
         "environment: NODE_NAME (needed except with -dry_run), OPERATING_MODE (cu or partition, default cu), "
         "HOST_HOOK_PATH (host directory of vgpu/libamvgpu.so, the memory hook; the chart gives /usr/local).\n"
-        f"node annotation, read once at start and stronger than OPERATING_MODE: {ANNOTATION_MODE}.",
+        "COMPUTE_PARTITION (spx, dpx, tpx, qpx or cpx: in partition mode idle GPUs are switched to it at the "
+        "start), AMD_METRICS_EXPORTER_SOCKET (where AMD's metrics exporter is not at its own path).\n"
+        f"node annotations, read once at start and stronger than the environment: {ANNOTATION_MODE}, "
+        f"{ANNOTATION_COMPUTE}.",
     )
     add_flag(group, "split_count", go_int, 0, "pods that may share one GPU; 0: 2 on gfx12 and later, else 10")
     add_flag(
@@ -108,10 +108,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "4 debugging; 0: the library's own",
     )
     add_flag(group, "install_hook", str, "", "SRC:DST: copy the hook library SRC to the node's DST, and exit")
-    later = parser.add_argument_group(
-        "AMD GPUs, not yet: known, accepted at their default, refused otherwise"
-    )
-    add_flag(later, "pulse", go_int, 0, "seconds between health checks; 0: none")
+    add_flag(group, "pulse", go_int, 0, "seconds between health checks of the GPUs; 0: none")
 
 
 def resolve(given: SettingsInput) -> tuple[Settings, tuple[str, ...]]:
@@ -123,19 +120,15 @@ def resolve(given: SettingsInput) -> tuple[Settings, tuple[str, ...]]:
     args, env = given.args, given.env
     _check_range(args)
     _check_paths(args, env)
-    for flag in _LATER:
-        Later(f"-{flag.name}", flag.default).check(getattr(args, flag.name))
-    Later("COMPUTE_PARTITION", "").check(env.get("COMPUTE_PARTITION", ""))
-
-    annotations = given.node_annotations or {}
-    mode, warnings = _mode(env, annotations)
-    compute = annotations.get(ANNOTATION_COMPUTE, "")
-    if compute:
-        warnings += (f"annotation {ANNOTATION_COMPUTE}={shown(compute)}: not yet supported, ignored",)
+    mode, warnings = _choice(
+        _sources(given, ANNOTATION_MODE, "OPERATING_MODE"), (MODE_CU, MODE_PARTITION), MODE_CU
+    )
+    compute, more = _choice(_sources(given, ANNOTATION_COMPUTE, "COMPUTE_PARTITION"), MODES, "")
     return (
         Settings(
             node_name=env.get("NODE_NAME", ""),
             mode=mode,
+            compute_partition=compute,
             split_count=args.split_count,
             allocator_policy=args.allocator_policy or "besteffort",
             naming=args.resource_naming_strategy,
@@ -147,10 +140,11 @@ def resolve(given: SettingsInput) -> tuple[Settings, tuple[str, ...]]:
             musl_fail_closed=args.musl_fail_closed,
             hip_log_level=args.hip_log_level,
             pulse=args.pulse,
+            exporter_socket=env.get("AMD_METRICS_EXPORTER_SOCKET", ""),
             hook_path=env.get("HOST_HOOK_PATH", "").rstrip("/"),
             verbosity=args.v,
         ),
-        warnings,
+        warnings + more,
     )
 
 
@@ -204,15 +198,23 @@ def _excluded(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry.lower() for entry in entries))
 
 
-def _mode(env: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """The strongest valid source: annotation, environment, default (amd.md 13, decision 32)."""
+def _choice(
+    sources: Iterable[tuple[str, str]], words: Sequence[str], default: str
+) -> tuple[str, tuple[str, ...]]:
+    """The first valid value, strongest source first, a warning for each that is none (decision 32)."""
     warnings: list[str] = []
-    for source, value in (
-        (f"annotation {ANNOTATION_MODE}", annotations.get(ANNOTATION_MODE, "")),
-        ("OPERATING_MODE", env.get("OPERATING_MODE", "")),
-    ):
-        if value in (MODE_CU, MODE_PARTITION):
+    listed = f"{', '.join(words[:-1])} nor {words[-1]}"
+    for source, value in sources:
+        if value in words:
             return value, tuple(warnings)
         if value:
-            warnings.append(f"{source}={shown(value)}: neither {MODE_CU} nor {MODE_PARTITION}, ignored")
-    return MODE_CU, tuple(warnings)
+            warnings.append(f"{source}={shown(value)}: neither {listed}, ignored")
+    return default, tuple(warnings)
+
+
+def _sources(given: SettingsInput, annotation: str, variable: str) -> tuple[tuple[str, str], ...]:
+    """The node annotation and, weaker, the environment variable (amd.md 13)."""
+    return (
+        (f"annotation {annotation}", (given.node_annotations or {}).get(annotation, "")),
+        (variable, given.env.get(variable, "")),
+    )

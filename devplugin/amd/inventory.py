@@ -100,6 +100,19 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """What the looks at a GPU's health have come to (`devplugin.amd.health`)."""
+
+    healthy: bool = True
+    reason: str = ""
+    """Why not; empty while healthy."""
+    against: int = 0
+    """Looks in a row that contradict the verdict and are too few to turn it."""
+    told: str = ""
+    """What the exporter last had against it: it stands while the exporter does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """A device that is not offered, and why."""
 
@@ -124,3 +137,5 @@ class Inventory:
     """Whether this node can limit VRAM by cgroup at all (decision 31)."""
     excluded: tuple[str, ...] = ()
     """PCI addresses of GPUs that the operator keeps back; their reasons are in `skipped`."""
+    health: Mapping[str, Standing] = field(default_factory=dict, compare=False)
+    """BDF → what its health looks have come to; empty while nobody looks. Carried to the next inventory."""

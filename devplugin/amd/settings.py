@@ -18,6 +18,8 @@ class Settings:
 
     node_name: str = ""
     mode: str = MODE_CU
+    compute_partition: str = ""
+    """Partition idle GPUs are switched to at the start, in partition mode: ``spx``, …; empty: none."""
     split_count: int = 0
     """Sharers per soft GPU; 0 chooses per GPU (2 on gfx12 and later, else 10)."""
     allocator_policy: str = "besteffort"
@@ -39,6 +41,8 @@ class Settings:
     """Log level of the memory hook, 1 to 4; 0 keeps the library's own."""
     pulse: int = 0
     """Seconds between health checks; 0 is off."""
+    exporter_socket: str = ""
+    """Socket of AMD's metrics exporter; empty: where it is by default."""
     hook_path: str = ""
     """HOST_HOOK_PATH: host prefix of ``/vgpu/libamvgpu.so``, without a slash at the end."""
     verbosity: int = 0

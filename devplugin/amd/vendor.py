@@ -6,25 +6,31 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from devplugin.amd import allocation, flags, metrics, preference
+from devplugin.amd import allocation, cdispec, events, flags, health, metrics, partition, preference
 from devplugin.amd.caps import caps
 from devplugin.amd.discovery import discover
+from devplugin.amd.events import Seen
 from devplugin.amd.inventory import Inventory
-from devplugin.amd.notices import notices
+from devplugin.amd.notices import details, notices
 from devplugin.amd.offer import offers
 from devplugin.amd.registration import ANNOTATION, node_patch
 from devplugin.amd.report import report
-from devplugin.amd.settings import Settings
+from devplugin.amd.settings import MODE_PARTITION, Settings
 from devplugin.hami import Claim, Pod, Vocabulary
 from devplugin.host import Host
 from devplugin.vendor import (
     Allocation,
     Caps,
+    CdiSpec,
+    Effect,
     FactRequest,
+    HealthSource,
     Measured,
     NodePatch,
     Offer,
     PreferenceQuery,
+    Prepared,
+    Reports,
     Series,
     SettingsInput,
     Watched,
@@ -46,6 +52,8 @@ class Amd:
 
     def describe(self, settings: Settings) -> str:
         """The guide's line about the resolved mode."""
+        if settings.mode == MODE_PARTITION and settings.compute_partition:
+            return f"operating mode: {settings.mode}, compute partition: {settings.compute_partition}"
         return f"operating mode: {settings.mode}"
 
     def vocabulary(self) -> Vocabulary:
@@ -57,17 +65,53 @@ class Amd:
         )
 
     def discover(self, host: Host, settings: Settings, previous: Inventory | None) -> Inventory:
-        """What the node has now."""
-        return discover(host, settings, previous)
+        """What the node has now; health is what the last look at it found."""
+        return health.carried(discover(host, settings, previous), previous)
 
     def notices(self, inventory: Inventory, settings: Settings) -> tuple[str, ...]:
         """Lines to log once each."""
         return notices(inventory, settings)
 
+    def details(self, inventory: Inventory, settings: Settings) -> tuple[str, ...]:
+        """GPUs and partitions as discovery read them."""
+        return details(inventory, settings)
+
+    def cdi(self, inventory: Inventory, settings: Settings) -> CdiSpec | None:
+        """One name for each card or render node."""
+        return cdispec.specification(inventory, settings)
+
+    def prepares(self, inventory: Inventory, settings: Settings) -> bool:
+        """Whether a GPU is to be switched."""
+        return partition.wanted(inventory, settings)
+
+    def prepare(self, host: Host, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Prepared:
+        """Switch idle GPUs to the compute partition asked for."""
+        return partition.switch(host, inventory, settings, pods)
+
+    def health_source(self, settings: Settings) -> HealthSource | None:
+        """AMD's metrics exporter, while health is looked at."""
+        return health.source(settings)
+
+    def health(self, host: Host, inventory: Inventory, settings: Settings, reports: Reports) -> Inventory:
+        """One look at every GPU."""
+        return health.look(host, inventory, reports)
+
     def registration(self, inventory: Inventory, settings: Settings, now: float) -> NodePatch:
         """The register annotation; it carries no time."""
         del now
         return node_patch(inventory, settings)
+
+    def replacing(
+        self, inventory: Inventory, settings: Settings, registered: str, pods: Sequence[Pod]
+    ) -> tuple[Effect, ...]:
+        """The event about GPUs whose mode changed under their pods."""
+        return events.changed_in_use(inventory, settings, registered, pods)
+
+    def events(
+        self, inventory: Inventory, settings: Settings, seen: Seen | None
+    ) -> tuple[tuple[Effect, ...], Seen]:
+        """Events about health and about devices that came or went."""
+        return events.transitions(inventory, settings, seen)
 
     def offers(self, inventory: Inventory, settings: Settings) -> Mapping[str, Offer]:
         """kubelet's lists by resource."""

@@ -160,16 +160,9 @@ def test_every_flag_of_the_guide_arrives() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "flag"),
-    [
-        ("-pulse=10", "-pulse=10"),
-    ],
-)
-def test_flags_of_later_steps_are_refused_with_not_yet(words: str, flag: str) -> None:
-    with pytest.raises(SettingsError, match="not yet supported") as refused:
-        given(words)
-    assert str(refused.value).startswith(flag)
+def test_the_pulse_and_the_exporters_socket_arrive() -> None:
+    settings, _ = given("-pulse=10", env={"AMD_METRICS_EXPORTER_SOCKET": "/run/x.sock"})
+    assert (settings.pulse, settings.exporter_socket) == (10, "/run/x.sock")
 
 
 @pytest.mark.parametrize(
@@ -184,12 +177,32 @@ def test_their_defaults_are_accepted_as_the_chart_writes_them(words: str) -> Non
     assert given(words)[0] == Settings()
 
 
-def test_a_compute_partition_is_refused_by_environment_and_ignored_by_annotation() -> None:
-    with pytest.raises(SettingsError, match="COMPUTE_PARTITION='qpx': not yet supported"):
-        given(env={"COMPUTE_PARTITION": "qpx"})
-    settings, (told,) = given(annotations={"hami.io/amd-compute-partition": "qpx"})
-    assert settings == Settings()
-    assert "hami.io/amd-compute-partition='qpx': not yet supported, ignored" in told
+COMPUTE = "hami.io/amd-compute-partition"
+
+
+@pytest.mark.parametrize(
+    ("env", "annotation", "partition", "warned"),
+    [
+        (None, None, "", 0),
+        ("", "", "", 0),
+        ("qpx", None, "qpx", 0),
+        ("tpx", None, "tpx", 0),
+        ("qpx", "spx", "spx", 0),
+        (None, "cpx", "cpx", 0),
+        ("qpx", "QPX", "qpx", 1),
+        ("QPX", "8", "", 2),
+    ],
+)
+def test_a_compute_partition_comes_from_the_strongest_valid_source(
+    env: str | None, annotation: str | None, partition: str, warned: int
+) -> None:
+    settings, warnings = given(
+        env={"COMPUTE_PARTITION": env} if env is not None else {},
+        annotations={COMPUTE: annotation} if annotation is not None else {},
+    )
+    assert settings.compute_partition == partition
+    assert len(warnings) == warned
+    assert all("neither spx, dpx, tpx, qpx nor cpx, ignored" in line for line in warnings)
 
 
 FLAGS = """

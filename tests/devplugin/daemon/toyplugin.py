@@ -22,13 +22,17 @@ from devplugin.vendor import (
     Caps,
     ContainerEdits,
     DeviceNode,
+    Effect,
     FactRequest,
+    HealthSource,
     NodeEvent,
     NodePatch,
     Offer,
     OfferedDevice,
     PreferenceQuery,
+    Prepared,
     Refused,
+    Reports,
     SettingsInput,
 )
 
@@ -101,6 +105,26 @@ class Toy:
 
     def notices(self, inventory: Inventory, settings: Settings) -> tuple[str, ...]:
         return tuple(f"{name}: unreadable thing" for name in inventory.skipped)
+
+    def prepares(self, inventory: Inventory, settings: Settings) -> bool:
+        return False
+
+    def prepare(self, host: Host, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Prepared:
+        return Prepared()
+
+    def health_source(self, settings: Settings) -> HealthSource | None:
+        return None
+
+    def health(self, host: Host, inventory: Inventory, settings: Settings, reports: Reports) -> Inventory:
+        return inventory
+
+    def replacing(
+        self, inventory: Inventory, settings: Settings, registered: str, pods: Sequence[Pod]
+    ) -> tuple[Effect, ...]:
+        return ()
+
+    def events(self, inventory: Inventory, settings: Settings, seen: Any) -> tuple[tuple[Effect, ...], Any]:
+        return (), ()
 
     def registration(self, inventory: Inventory, settings: Settings, now: float) -> NodePatch:
         value = json.dumps([{"id": thing.name, "health": thing.healthy} for thing in inventory.things])
