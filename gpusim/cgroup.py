@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -332,10 +333,13 @@ class Cgroups:
         """An exited process was waited for."""
         del self._of[pid]
 
-    def proc_text(self, pid: int) -> str:
-        """Text of /proc/<pid>/cgroup; a zombie may outlive its group."""
+    def proc_text(self, pid: int, root: str = "/") -> str:
+        """Text of /proc/<pid>/cgroup, for a reader whose cgroup namespace has `root` (kernel.md 5).
+
+        A zombie may outlive its group.
+        """
         group = self.of(pid)
-        return f"0::{group.path}{'' if group.live else ' (deleted)'}\n"
+        return f"0::{_seen_from(root, group.path)}{'' if group.live else ' (deleted)'}\n"
 
     def css(self, pid: int) -> Css | None:
         """Where a process is charged: its group's css or the nearest above. None without the controller."""
@@ -379,6 +383,12 @@ class Cgroups:
 def effective(group: Cgroup) -> Css | None:
     """The css of the nearest group, itself included, in which dmem is enabled."""
     return next((above.css for above in group.lineage() if above.css is not None), None)
+
+
+def _seen_from(root: str, path: str) -> str:
+    """A group's path in a namespace, with a ``/..`` for each level up (fs/kernfs, kernfs_path_from_node)."""
+    relative = posixpath.relpath(path, root)
+    return "/" if relative == "." else f"/{relative}"
 
 
 def controllers_text(names: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from gpusim.nodes import Attr, CharDev, Dir, File, Node, Show
+from gpusim.nodes import Attr, CharDev, Dir, File, NamespacedAttr, Node
 
 KEPT = ("etc", "opt", "root", "run", "tmp", "usr", "var")
 """Directories programs write to; empty at boot but for what `kept` puts in."""
@@ -24,13 +24,13 @@ def proc(release: str, majors: Iterable[tuple[int, str]]) -> Dir:
     return Dir({"devices": Attr(devices, sysfs=False), "sys": Dir({"kernel": Dir(kernel)})})
 
 
-def process(cgroup: Show) -> Dir:
+def process(cgroup: Callable[[str], str]) -> Dir:
     """/proc/<pid>.
 
     Args:
-        cgroup: text of its cgroup file.
+        cgroup: text of its cgroup file, for a reader whose cgroup namespace has this root.
     """
-    return Dir({"cgroup": Attr(cgroup, sysfs=False)}, mode=0o555)
+    return Dir({"cgroup": NamespacedAttr(cgroup)}, mode=0o555)
 
 
 def kept() -> dict[str, Node]:

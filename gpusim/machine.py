@@ -88,8 +88,9 @@ class Machine(Workloads):
             devices: its device cgroup; None: unrestricted.
             readonly: directories mounted read-only where it lives; True means /sys and /proc/sys, as
                 container runtimes mount them.
-            cgroup: root of its cgroup namespace, ``/kubepods.slice/…``; None: the host's. Paths stay the
-                host's: it decides what may be written (kernel.md 4.3: EPERM on its own root's limits).
+            cgroup: root of its cgroup namespace, ``/kubepods.slice/…``; None: the host's. It decides what may
+                be written (kernel.md 4.3: EPERM on its own root's limits) and how /proc/<pid>/cgroup names
+                a group; paths below /sys/fs/cgroup stay the host's.
         """
         mounts = ("/sys", "/proc/sys") if readonly is True else tuple(readonly or ())
         namespace = None if cgroup is None else f"/{cgroup.strip('/')}"

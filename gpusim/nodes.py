@@ -129,6 +129,20 @@ class Attr(Node):
         self.sysfs = sysfs
 
 
+class NamespacedAttr(Attr):
+    """A kernel file whose text depends on the reader's cgroup namespace; no guard, no store.
+
+    Args:
+        seen: the text for a reader whose namespace has this root, ``/kubepods.slice/…``; ``/``: the host.
+    """
+
+    __slots__ = ("seen",)
+
+    def __init__(self, seen: Callable[[str], Content]) -> None:
+        super().__init__(lambda: seen("/"), sysfs=False)
+        self.seen = seen
+
+
 class File(Node):
     """An ordinary file with content of its own."""
 

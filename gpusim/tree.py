@@ -29,6 +29,7 @@ from gpusim.nodes import (
     KernelDir,
     Kind,
     Link,
+    NamespacedAttr,
     Node,
     Opener,
     Release,
@@ -104,7 +105,10 @@ class Tree:
                 if node.guard is not None:
                     node.guard(caller)
                 show = node.show
-                content = show() if callable(show) else show
+                if caller.cgroup is not None and isinstance(node, NamespacedAttr):
+                    content: bytes | str | None = node.seen(caller.cgroup)
+                else:
+                    content = show() if callable(show) else show
             except OSError as error:
                 raise _named(error, path) from None
             if content is None:

@@ -102,7 +102,7 @@ class Workloads(View):
         self._proc.drop(str(pid))
 
     def _show(self, pid: int) -> None:
-        self._proc.add(str(pid), hostfs.process(lambda: self.cgroups.proc_text(pid)))
+        self._proc.add(str(pid), hostfs.process(lambda root: self.cgroups.proc_text(pid, root)))
 
     def _moved(self, pid: int) -> None:
         self.processes.get(pid).cgroup = self.cgroups.of(pid).path

@@ -374,6 +374,33 @@ def test_inside_a_namespace_a_process_outside_cannot_be_fetched(one: Machine) ->
     assert code_of(inside.write, f"{POD}/c/cgroup.type", b"threaded") == errno.EPERM
 
 
+@pytest.mark.parametrize(
+    ("root", "text"),
+    [
+        (None, "/kubepods.slice/c/d"),
+        ("/", "/kubepods.slice/c/d"),
+        ("/kubepods.slice", "/c/d"),
+        ("/kubepods.slice/c/d", "/"),
+        ("/kubepods.slice/c/d/e", "/.."),
+        ("/kubepods.slice/x", "/../c/d"),
+        ("/system.slice/docker.scope", "/../../kubepods.slice/c/d"),
+        ("/kubepods.slice/c/dd", "/../d"),
+    ],
+)
+def test_a_path_in_proc_is_relative_to_the_readers_namespace(
+    one: Machine, root: str | None, text: str
+) -> None:
+    one.mkdir(f"{POD}/c/d")
+    process = one.process(cgroup="/kubepods.slice/c/d")
+    zombie = one.process(cgroup="/kubepods.slice/c/d")
+    one.exit(zombie, reap=False)
+    view = one.view(cgroup=root)
+    assert view.read(f"/proc/{process.pid}/cgroup").decode() == f"0::{text}\n"
+    one.move(process, "/")
+    one.rmdir(f"{POD}/c/d")
+    assert view.read(f"/proc/{zombie.pid}/cgroup").decode() == f"0::{text} (deleted)\n"
+
+
 # Forks
 
 

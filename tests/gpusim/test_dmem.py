@@ -337,6 +337,22 @@ def test_peak_is_the_highest_use_since_the_group_was_made() -> None:
     assert code_of(machine.write, f"{POD}/dmem.peak", b"0") == errno.EINVAL
 
 
+def test_a_whole_card_pod_reads_max_and_its_use_and_an_idle_slice_its_limit_and_zero() -> None:
+    """B50, the machine's half: every line is always there, a limit that is none is the word max."""
+    machine = machine_of()
+    machine.write(f"{POD}/cgroup.subtree_control", b"+dmem")
+    for name in ("whole", "slice"):
+        machine.mkdir(f"{POD}/{name}")
+    process = machine.process(cgroup="/kubepods.slice/whole")
+    machine.open("/dev/kfd", process)
+    machine.allocate_vram(process, A, GIB)
+    machine.write(f"{POD}/slice/dmem.max", f"{REGION} 17179869184\n".encode())
+    assert machine.read(f"{POD}/whole/dmem.max") == f"{REGION} max\n{OTHER} max\n".encode()
+    assert machine.read(f"{POD}/whole/dmem.current") == f"{REGION} {GIB}\n{OTHER} 0\n".encode()
+    assert machine.read(f"{POD}/slice/dmem.max") == f"{REGION} 17179869184\n{OTHER} max\n".encode()
+    assert machine.read(f"{POD}/slice/dmem.current") == f"{REGION} 0\n{OTHER} 0\n".encode()
+
+
 # The controller alone
 
 
