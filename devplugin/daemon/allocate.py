@@ -18,11 +18,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from devplugin.daemon.announce import perform
-from devplugin.hami import BIND_PHASE, LOCK, Node, Pod, Sweep, may_release, owner_of, sweep
+from devplugin.daemon.announce import Fetch, perform
+from devplugin.daemon.logs import TRACE
+from devplugin.hami import BIND_PHASE, LOCK, Node, Pod, Sweep, may_release, owner_of, readings, sweep
 from devplugin.kube import Api, Conflict, KubeError, NotFound, Unavailable
 from devplugin.plan import Denied, Granted, Needs, plan
-from devplugin.vendor import ContainerEdits, FactRequest, Inv, Refused, S, Vendor
+from devplugin.vendor import ContainerEdits, Effect, FactRequest, Inv, Refused, S, Vendor
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class Allocator(Generic[Inv, S]):
         current: the last immutable inventory; None before the first discovery.
         facts: gathers what a decision asks for.
         watcher: told of pods after each grant and by each sweep.
+        fetch: begins to pull an image that a refusal asks for.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Allocator(Generic[Inv, S]):
         current: Callable[[], Inv | None],
         facts: Facts,
         watcher: PodWatcher | None = None,
+        fetch: Fetch | None = None,
         budget: Budget = Budget(),
     ) -> None:
         self._api = api
@@ -92,6 +95,7 @@ class Allocator(Generic[Inv, S]):
         self._current = current
         self._facts = facts
         self._watcher = watcher
+        self._fetch = fetch
         self._budget = budget
         self._grants = 0
         self._turn = asyncio.Lock()
@@ -134,7 +138,7 @@ class Allocator(Generic[Inv, S]):
                 log.info("pod %s changed meanwhile: %s", decision.claim.pod, error)
                 await self._pause(attempt)
                 continue
-            self._later(decision)
+            self._later(decision.allocation.after)
             for note in decision.allocation.notes:
                 log.info("%s", note)
             return decision.allocation.edits
@@ -150,6 +154,9 @@ class Allocator(Generic[Inv, S]):
     async def _decide(self, inventory: Inv, ids: tuple[str, ...], until: float) -> Granted | Denied:
         facts: dict[FactRequest, Any] = {}
         node, pods = await self._gather(until)
+        if log.isEnabledFor(TRACE):
+            for line in readings(node, pods, self._vendor.vocabulary()):
+                log.log(TRACE, "%s", line)
         while True:
             decision = plan(
                 self._vendor, inventory, self._settings, node=node, pods=pods, ids=ids, facts=facts
@@ -221,6 +228,7 @@ class Allocator(Generic[Inv, S]):
     async def _deny(self, decision: Denied, until: float) -> None:
         """Say so on the pod, release its lock even when that failed, then tell people."""
         log.warning("refused: %s", decision.reason)
+        self._later(decision.after)
         pod = decision.pod
         if pod is None:
             return
@@ -267,10 +275,10 @@ class Allocator(Generic[Inv, S]):
                 return
         raise Unavailable("the node kept changing")
 
-    def _later(self, decision: Granted) -> None:
-        if not decision.allocation.after:
+    def _later(self, effects: Sequence[Effect]) -> None:
+        if not effects:
             return
-        deeds = perform(self._api, self._node, decision.allocation.after)
+        deeds = perform(self._api, self._node, effects, self._fetch)
         task = asyncio.create_task(self._quietly(deeds, _now() + 60.0, "background work of an Allocate"))
         self._background.add(task)
         task.add_done_callback(self._background.discard)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic
 
 from devplugin.hami import Node
+from devplugin.imagecheck import PullImage
 from devplugin.kube import Api, KubeError, Reference, Saying
 from devplugin.vendor import Effect, Inv, NodeEvent, S, Vendor
 
@@ -24,14 +25,27 @@ PERIOD = 30.0
 AFTER_ERROR = 5.0
 
 
-async def perform(api: Api, node: str, effects: Iterable[Effect]) -> None:
+Fetch = Callable[[PullImage], None]
+"""Begins to pull an image; does not wait for it."""
+
+
+async def perform(api: Api, node: str, effects: Iterable[Effect], fetch: Fetch | None = None) -> None:
     """Do what a decision asked for, in order; every member of `Effect` is idempotent.
+
+    Args:
+        api: the API server.
+        node: this node's name.
+        effects: what to do.
+        fetch: who pulls images; without it none is pulled.
 
     Raises:
         KubeError: one could not be done; those after it were not tried.
     """
     for effect in effects:
-        if isinstance(effect, NodeEvent):
+        if isinstance(effect, PullImage):
+            if fetch is not None:
+                fetch(effect)
+        elif isinstance(effect, NodeEvent):
             # kubelet itself uses the node's name as the uid of its node events; `describe` finds them by it
             about = Reference("Node", node, node)
             await api.event(about, Saying(effect.type, effect.reason, effect.message, effect.name))
@@ -58,6 +72,7 @@ class Announcer(Generic[Inv, S]):
         self._current = current
         self._hurry = asyncio.Event()
         self._said = ""
+        self._capacity_said = ""
 
     def hurry(self) -> None:
         """Announce now, not at the next turn."""
@@ -82,7 +97,9 @@ class Announcer(Generic[Inv, S]):
             try:
                 await self._api.patch_node_capacity(self._node.name, capacity)
             except KubeError as error:
-                self._say(f"capacity not published: {error}")
+                self._capacity_said = _told(self._capacity_said, f"capacity not published: {error}")
+            else:
+                self._capacity_said = ""
         self._node = await self._api.patch_node(self._node.name, patch.annotations)
 
     async def run(self) -> None:
@@ -94,7 +111,7 @@ class Announcer(Generic[Inv, S]):
                 await self.once()
                 self._said = ""
             except KubeError as error:
-                self._say(f"registration not written: {error}")
+                self._said = _told(self._said, f"registration not written: {error}")
                 wait = AFTER_ERROR
             except Exception:
                 log.exception("announcing failed")
@@ -103,6 +120,8 @@ class Announcer(Generic[Inv, S]):
                 async with asyncio.timeout(wait):
                     await self._hurry.wait()
 
-    def _say(self, text: str) -> None:
-        log.log(logging.DEBUG if text == self._said else logging.WARNING, "%s", text)
-        self._said = text
+
+def _told(before: str, text: str) -> str:
+    """Say it, loudly unless it is what was said the last time."""
+    log.log(logging.DEBUG if text == before else logging.WARNING, "%s", text)
+    return text

@@ -19,6 +19,9 @@ QUIET = ("urllib3", "kubernetes", "grpc", "asyncio", "grpc_aio")
 DEBUG_FROM = 4
 """`-v` from which debug lines are written (guide-amd.md: 4 adds topology parsing)."""
 
+TRACE = 5
+"""Level of what annotations say, decoded; also the `-v` from which it is written (guide-amd.md)."""
+
 
 class Logs:
     """Set up on construction; a context manager that releases at its end."""
@@ -26,7 +29,9 @@ class Logs:
     def __init__(self, verbosity: int, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._root = logging.getLogger()
-        self._root.setLevel(logging.DEBUG if verbosity >= DEBUG_FROM else logging.INFO)
+        logging.addLevelName(TRACE, "TRACE")
+        level = logging.DEBUG if verbosity >= DEBUG_FROM else logging.INFO
+        self._root.setLevel(TRACE if verbosity >= TRACE else level)
         for name in QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
         self._early = logging.handlers.MemoryHandler(

@@ -16,15 +16,19 @@ import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
+from devplugin import imagecheck
 from devplugin.daemon.allocate import Allocator
 from devplugin.daemon.announce import Announcer
 from devplugin.daemon.caps import Capper
+from devplugin.daemon.images import Images
 from devplugin.daemon.logs import Logs
 from devplugin.daemon.observe import Observer
+from devplugin.daemon.specfile import SpecFile
 from devplugin.hami import Node
 from devplugin.host import Host
+from devplugin.imagecheck import Place
 from devplugin.kube import Api, KubeError, NoCluster
 from devplugin.kubelet.directory import Directory, SocketPathError
 from devplugin.kubelet.registrar import Registrar
@@ -144,14 +148,23 @@ class Daemon(Generic[Inv, S]):
             node=start.node,
             current=lambda: observer.current,
         )
+        # The seam's other two halves: every host of the launcher has them.
+        place = cast("Place", start.host)
+        images = Images(place, _ctr(start.args))
+        spec: SpecFile[Inv, S] = SpecFile(vendor, settings, place=place, worker=self._worker)
+
+        async def facts(requests: Sequence[FactRequest]) -> Mapping[FactRequest, Any]:
+            return await self._facts(requests, images, spec)
+
         allocator: Allocator[Inv, S] = Allocator(
             api,
             vendor,
             settings=settings,
             node=start.node,
             current=lambda: observer.current,
-            facts=self._facts,
+            facts=facts,
             watcher=capper,
+            fetch=images.fetch,
         )
 
         def changed() -> None:
@@ -178,6 +191,7 @@ class Daemon(Generic[Inv, S]):
             worker=self._worker,
             serve=serve,
             changed=changed,
+            before=spec.keep,
         )
         await self._first_look(observer)
         self._tidy(directory, observer)
@@ -228,9 +242,25 @@ class Daemon(Generic[Inv, S]):
 
         return allocate
 
-    async def _facts(self, requests: Sequence[FactRequest]) -> Mapping[FactRequest, Any]:
+    async def _facts(
+        self, requests: Sequence[FactRequest], images: Images, spec: SpecFile[Inv, S]
+    ) -> Mapping[FactRequest, Any]:
+        """Everything an Allocate wants to know, asked for at the same time."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker, _answer, self._start.host, tuple(requests))
+        kinds: dict[str, list[FactRequest]] = {}
+        for request in requests:
+            kinds.setdefault(request.kind, []).append(request)
+        files = kinds.pop("file", [])
+        libcs = kinds.pop(imagecheck.FACT, [])
+        answers: dict[FactRequest, Any] = dict.fromkeys(kinds.pop("cdi", ()), spec.good)
+        if kinds:
+            raise ValueError(f"nobody here can tell {', '.join(kinds)}")
+        there = loop.run_in_executor(self._worker, _present, self._start.host, files) if files else None
+        found = await images.findings(request.subject for request in libcs)
+        answers.update((request, found[request.subject]) for request in libcs)
+        if there is not None:
+            answers.update(await there)
+        return answers
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
@@ -266,12 +296,10 @@ async def keep_swept(allocator: Allocator[Any, Any], after: Callable[[], None]) 
         after()
 
 
-def _answer(host: Host, requests: Sequence[FactRequest]) -> Mapping[FactRequest, Any]:
-    """Facts that the node's files tell; runs in the thread that owns the Host."""
+def _present(host: Host, requests: Sequence[FactRequest]) -> dict[FactRequest, Any]:
+    """Which files are there; runs in the thread that owns the Host."""
     answers: dict[FactRequest, Any] = {}
     for request in requests:
-        if request.kind != "file":
-            raise ValueError(f"nobody here can tell {request.kind!r}")
         try:
             host.stat(request.subject)
         except OSError:
@@ -279,6 +307,14 @@ def _answer(host: Host, requests: Sequence[FactRequest]) -> Mapping[FactRequest,
         else:
             answers[request] = True
     return answers
+
+
+def _ctr(args: argparse.Namespace) -> imagecheck.Ctr:
+    """containerd's client by the flags of a vendor that has them."""
+    plain = imagecheck.Ctr()
+    return imagecheck.Ctr(
+        getattr(args, "ctr_path", plain.path), getattr(args, "containerd_socket", plain.socket)
+    )
 
 
 async def _insist(ask: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Generic
@@ -36,6 +36,7 @@ class Observer(Generic[Inv, S]):
         worker: an executor of one thread.
         serve: called for every resource that appears.
         changed: called after a pass whose inventory differs from the one before.
+        before: done with every inventory before anything of it is told.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Observer(Generic[Inv, S]):
         worker: Executor,
         serve: Open,
         changed: Callable[[], None],
+        before: Callable[[Inv], Awaitable[None]] | None = None,
     ) -> None:
         self.vendor = vendor
         self.settings = settings
@@ -54,10 +56,12 @@ class Observer(Generic[Inv, S]):
         self._worker = worker
         self._serve = serve
         self._changed = changed
+        self._before = before
         self._inventory: Inv | None = None
         self._boards: dict[str, tuple[Board, Callable[[], None]]] = {}
         self._absent: set[str] = set()
         self._noticed: set[str] = set()
+        self._details: tuple[str, ...] = ()
 
     @property
     def current(self) -> Inv | None:
@@ -80,7 +84,10 @@ class Observer(Generic[Inv, S]):
         found = await loop.run_in_executor(
             self._worker, self.vendor.discover, self._host, self.settings, before
         )
+        if self._before is not None:
+            await self._before(found)
         self._inventory = found
+        self._trace(found)
         for line in self.vendor.notices(found, self.settings):
             if line not in self._noticed:
                 self._noticed.add(line)
@@ -89,6 +96,15 @@ class Observer(Generic[Inv, S]):
         if found != before:
             self._changed()
         return found
+
+    def _trace(self, found: Inv) -> None:
+        """How the node was read, for those who ask for it: all of it again whenever a line is new."""
+        if not log.isEnabledFor(logging.DEBUG):
+            return
+        lines = self.vendor.details(found, self.settings)
+        for line in lines if lines != self._details else ():
+            log.debug("%s", line)
+        self._details = lines
 
     def _publish(self, offers: Mapping[str, Offer]) -> None:
         for name, offer in offers.items():

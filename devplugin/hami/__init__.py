@@ -20,6 +20,7 @@ from devplugin.hami.lock import (
     sweep,
 )
 from devplugin.hami.pending import NoClaim, claim, failure_patch, pod_patch, waits
+from devplugin.hami.reading import readings
 from devplugin.hami.values import (
     ALLOCATING,
     ASSIGNED_NODE,
@@ -66,6 +67,7 @@ __all__ = [
     "owns",
     "parse_lock",
     "pod_patch",
+    "readings",
     "slots_left",
     "sweep",
     "waits",

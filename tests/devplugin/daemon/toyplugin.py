@@ -20,6 +20,7 @@ from devplugin.settings import SettingsError, add_flag, go_int
 from devplugin.vendor import (
     Allocation,
     Caps,
+    CdiSpec,
     ContainerEdits,
     DeviceNode,
     Effect,
@@ -125,6 +126,12 @@ class Toy:
 
     def events(self, inventory: Inventory, settings: Settings, seen: Any) -> tuple[tuple[Effect, ...], Any]:
         return (), ()
+
+    def details(self, inventory: Inventory, settings: Settings) -> tuple[str, ...]:
+        return tuple(f"thing {thing.name}" for thing in inventory.things)
+
+    def cdi(self, inventory: Inventory, settings: Settings) -> CdiSpec | None:
+        return None
 
     def registration(self, inventory: Inventory, settings: Settings, now: float) -> NodePatch:
         value = json.dumps([{"id": thing.name, "health": thing.healthy} for thing in inventory.things])
