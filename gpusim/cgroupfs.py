@@ -13,7 +13,8 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from gpusim.cgroup import Cgroup, Cgroups, controllers_text
+from gpusim.cgroup import Cgroups, controllers_text
+from gpusim.cgroupnode import Cgroup
 from gpusim.dmem import LIMITS, Css, Dmem
 from gpusim.nodes import PAGE, Attr, Caller, KernelDir, Node, Show
 

@@ -19,7 +19,8 @@ from gpusim.amd.driver import Driver
 from gpusim.amd.drm import MAJOR
 from gpusim.amd.gpu import Gpu
 from gpusim.amd.kfd import GpuNode
-from gpusim.cgroup import Cgroup, Cgroups
+from gpusim.cgroup import Cgroups
+from gpusim.cgroupnode import Cgroup
 from gpusim.dmem import Copies, Dmem, LimitError, Pool, Region
 from gpusim.errors import GpusimError
 from gpusim.process import Handle, Process

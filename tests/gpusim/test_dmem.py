@@ -388,6 +388,22 @@ def test_peak_remembers_a_charge_that_failed_further_up() -> None:
     assert dmem.current(inner) == "drm/x/vram 0\n"
 
 
+def test_an_offline_groups_limits_are_gone_and_its_charges_stay_until_they_are_freed() -> None:
+    dmem = plain()
+    region = dmem.register("drm/x/vram", 100)
+    leaf = Css(dmem.root)
+    for which in ("max", "min", "low"):
+        dmem.write(leaf, which, b"drm/x/vram 10")
+    pool = dmem.charge(leaf, region, 10)
+    dmem.offline(leaf)
+    assert (pool.max, pool.min, pool.low) == (UNLIMITED, 0, 0)
+    assert leaf.charged
+    assert dmem.current(dmem.root) == "drm/x/vram 10\n"
+    dmem.uncharge(pool, 10)
+    assert not leaf.charged
+    assert dmem.current(dmem.root) == "drm/x/vram 0\n"
+
+
 def test_regions_of_other_drivers_stand_beside_ours() -> None:
     """B52: an xe card's region is vram0; the name in dmem.capacity is the one that is taken."""
     dmem = plain()
