@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO, TypeVar, cast
 
+from devplugin import hook
 from devplugin.host import Host
 from devplugin.linux import LinuxHost
 from devplugin.settings import GoParser, SettingsError, add_common_flags, shown
@@ -109,6 +110,9 @@ def main(
     try:
         settings, warnings = vendor.settings(SettingsInput(args, env, None))
         node = host if host is not None else _node(args)
+        if errand := getattr(args, "install_hook", ""):
+            (out or sys.stdout).write(f"{_install(node, errand)}\n")
+            return 0
         if not args.dry_run:
             return _serve(vendor, node, args, env)
     except SettingsError as error:
@@ -140,6 +144,18 @@ def _node(args: argparse.Namespace) -> Host:
     except OSError as error:
         raise SettingsError(f"-root={shown(root)}: {error.strerror}") from error
     return host
+
+
+def _install(node: Host, text: str) -> hook.Installed:
+    """Copy the hook library onto the node: what the DaemonSet's postStart runs (amd.md 1.3).
+
+    Raises:
+        SettingsError: no two paths, or the copy cannot be made.
+    """
+    try:
+        return hook.install(cast("hook.Place", node), hook.parse(text))
+    except hook.HookError as error:
+        raise SettingsError(f"-install_hook={shown(text, 200)}: {error}") from error
 
 
 def _simulated(argument: str) -> Host:
