@@ -22,6 +22,11 @@ def notices(inventory: Inventory, settings: Settings) -> tuple[str, ...]:
                 f"{gpu.bdf}: partitioned and offered as one device of {gpu.cus} CUs: a pod gets its "
                 f"{len(gpu.partitions)} render nodes, with one CU mask for each partition it may use"
             )
+    lines += (
+        f"{bdf}: unhealthy: {standing.reason}"
+        for bdf, standing in inventory.health.items()
+        if not standing.healthy
+    )
     lines += naming_notices(inventory, settings)
     dmem = dmem_state(inventory, settings)
     if dmem.reason:

@@ -12,17 +12,19 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Generic
+from typing import Any, Generic
 
 from devplugin.hami import Node
 from devplugin.imagecheck import PullImage
-from devplugin.kube import Api, KubeError, Reference, Saying
+from devplugin.kube import Api, KubeError, Reference, Saying, Unavailable
 from devplugin.vendor import Effect, Inv, NodeEvent, S, Vendor
 
 log = logging.getLogger(__name__)
 
 PERIOD = 30.0
 AFTER_ERROR = 5.0
+UNSAID = 200
+"""Events kept while the API server is away; the oldest go first."""
 
 
 Fetch = Callable[[PullImage], None]
@@ -73,6 +75,16 @@ class Announcer(Generic[Inv, S]):
         self._hurry = asyncio.Event()
         self._said = ""
         self._capacity_said = ""
+        self._register = vendor.vocabulary().register
+        self._seen: Any = None
+        self._unsaid: list[Effect] = []
+
+    def say(self, effects: Iterable[Effect]) -> None:
+        """Take events to be told, best effort; they go out with the next registration."""
+        for effect in effects:
+            _log(effect)
+            self._unsaid.append(effect)
+        del self._unsaid[:-UNSAID]
 
     def hurry(self) -> None:
         """Announce now, not at the next turn."""
@@ -100,7 +112,42 @@ class Announcer(Generic[Inv, S]):
                 self._capacity_said = _told(self._capacity_said, f"capacity not published: {error}")
             else:
                 self._capacity_said = ""
+        await self._part(inventory, patch.annotations.get(self._register))
         self._node = await self._api.patch_node(self._node.name, patch.annotations)
+        effects, self._seen = self._vendor.events(inventory, self._settings, self._seen)
+        self.say(effects)
+        await self._tell()
+
+    async def _part(self, inventory: Inv, new: str | None) -> None:
+        """Say what has to be said while the old registration still stands, for after it nobody knows it.
+
+        Raises:
+            Unavailable: nothing can be said now, nor will the registration be written.
+        """
+        old = self._node.annotations.get(self._register)
+        if not old or new is None or old == new:
+            return
+        try:
+            pods = await self._api.pods_on(self._node.name)
+            for effect in self._vendor.replacing(inventory, self._settings, old, pods):
+                _log(effect)
+                await perform(self._api, self._node.name, (effect,))
+        except Unavailable:
+            raise
+        except KubeError as error:  # a right that was not granted must not keep the registration back
+            log.warning("event not written: %s", error)
+
+    async def _tell(self) -> None:
+        """Say what there is to say, until the API server goes away; then the rest waits."""
+        while self._unsaid:
+            try:
+                await perform(self._api, self._node.name, self._unsaid[:1])
+            except Unavailable as error:
+                log.info("events wait: %s", error)
+                return
+            except KubeError as error:
+                log.warning("event not written: %s", error)
+            del self._unsaid[0]
 
     async def run(self) -> None:
         """For ever."""
@@ -119,6 +166,12 @@ class Announcer(Generic[Inv, S]):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._hurry.wait()
+
+
+def _log(effect: Effect) -> None:
+    """An event's words belong into the log, too: events are kept for an hour."""
+    if isinstance(effect, NodeEvent):
+        log.log(logging.WARNING if effect.type == "Warning" else logging.INFO, "%s", effect.message)
 
 
 def _told(before: str, text: str) -> str:

@@ -25,8 +25,9 @@ from devplugin.daemon.caps import Capper
 from devplugin.daemon.images import Images
 from devplugin.daemon.logs import Logs
 from devplugin.daemon.observe import Observer
+from devplugin.daemon.prepare import Preparer
 from devplugin.daemon.specfile import SpecFile
-from devplugin.hami import Node
+from devplugin.hami import Node, Pod
 from devplugin.host import Host
 from devplugin.imagecheck import Place
 from devplugin.kube import Api, KubeError, NoCluster
@@ -34,7 +35,17 @@ from devplugin.kubelet.directory import Directory, SocketPathError
 from devplugin.kubelet.registrar import Registrar
 from devplugin.kubelet.service import Board, TryLater
 from devplugin.settings import SettingsError
-from devplugin.vendor import ContainerEdits, FactRequest, Inv, PreferenceQuery, S, SettingsInput, Vendor
+from devplugin.vendor import (
+    ContainerEdits,
+    FactRequest,
+    HealthSource,
+    Inv,
+    PreferenceQuery,
+    Reports,
+    S,
+    SettingsInput,
+    Vendor,
+)
 
 log = logging.getLogger(__name__)
 
@@ -184,6 +195,9 @@ class Daemon(Generic[Inv, S]):
             task.add_done_callback(self._ended)
             return lambda: _cancel(task)
 
+        async def pods() -> Sequence[Pod]:
+            return await _insist(lambda: api.pods_on(start.node), f"pods of node {start.node} cannot be read")
+
         observer: Observer[Inv, S] = Observer(
             vendor,
             settings,
@@ -192,6 +206,15 @@ class Daemon(Generic[Inv, S]):
             serve=serve,
             changed=changed,
             before=spec.keep,
+            prepare=Preparer(
+                vendor,
+                settings,
+                host=start.host,
+                worker=self._worker,
+                pods=pods,
+                say=announcer.say,
+            ),
+            ask=_ask(vendor.health_source(settings)),
         )
         await self._first_look(observer)
         self._tidy(directory, observer)
@@ -207,7 +230,7 @@ class Daemon(Generic[Inv, S]):
         delay = FIRST_RETRY
         while True:
             try:
-                await observer.look()
+                await observer.look(check=self._start.pulse > 0)
             except Exception:
                 log.exception("discovery failed; trying again")
                 await asyncio.sleep(delay)
@@ -330,6 +353,15 @@ async def _insist(ask: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
             said = str(error)
         await asyncio.sleep(delay)
         delay = min(delay * 2, LAST_RETRY)
+
+
+def _ask(source: HealthSource | None) -> Callable[[], Coroutine[Any, Any, Reports]] | None:
+    """Who asks the health service there may be."""
+    if source is None:
+        return None
+    from devplugin.daemon.exporter import Exporter
+
+    return Exporter(source).ask
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:

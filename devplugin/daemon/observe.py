@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -16,7 +17,7 @@ from typing import Generic
 
 from devplugin.host import Host
 from devplugin.kubelet.service import Board
-from devplugin.vendor import Inv, Offer, S, Vendor
+from devplugin.vendor import Inv, Offer, Reports, S, Vendor
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,9 @@ class Observer(Generic[Inv, S]):
         serve: called for every resource that appears.
         changed: called after a pass whose inventory differs from the one before.
         before: done with every inventory before anything of it is told.
+        prepare: asked with an inventory nothing of which was told yet, until there was a first one that was;
+            true: the node is another one now.
+        ask: what a health service beside us says.
     """
 
     def __init__(
@@ -49,6 +53,8 @@ class Observer(Generic[Inv, S]):
         serve: Open,
         changed: Callable[[], None],
         before: Callable[[Inv], Awaitable[None]] | None = None,
+        prepare: Callable[[Inv], Awaitable[bool]] | None = None,
+        ask: Callable[[], Awaitable[Reports]] | None = None,
     ) -> None:
         self.vendor = vendor
         self.settings = settings
@@ -57,6 +63,8 @@ class Observer(Generic[Inv, S]):
         self._serve = serve
         self._changed = changed
         self._before = before
+        self._prepare = prepare
+        self._ask = ask
         self._inventory: Inv | None = None
         self._boards: dict[str, tuple[Board, Callable[[], None]]] = {}
         self._absent: set[str] = set()
@@ -73,17 +81,21 @@ class Observer(Generic[Inv, S]):
         """What kubelet is being told, by resource."""
         return {name: board.offer for name, (board, _) in self._boards.items()}
 
-    async def look(self) -> Inv:
+    async def look(self, check: bool = False) -> Inv:
         """One pass: discover, then publish what differs.
+
+        Args:
+            check: also look at every device's health; else the last verdicts stand.
 
         Raises:
             Exception: whatever discovery raised; nothing was changed then.
         """
-        loop = asyncio.get_running_loop()
         before = self._inventory
-        found = await loop.run_in_executor(
-            self._worker, self.vendor.discover, self._host, self.settings, before
-        )
+        found = await self._discover(before)
+        if before is None and self._prepare is not None and await self._prepare(found):
+            found = await self._discover(found)
+        if check:
+            found = await self._examine(found)
         if self._before is not None:
             await self._before(found)
         self._inventory = found
@@ -96,6 +108,20 @@ class Observer(Generic[Inv, S]):
         if found != before:
             self._changed()
         return found
+
+    async def _discover(self, before: Inv | None) -> Inv:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._worker, self.vendor.discover, self._host, self.settings, before
+        )
+
+    async def _examine(self, found: Inv) -> Inv:
+        """One pulse, for all resources at once."""
+        reports = await self._ask() if self._ask is not None else Reports()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._worker, self.vendor.health, self._host, found, self.settings, reports
+        )
 
     def _trace(self, found: Inv) -> None:
         """How the node was read, for those who ask for it: all of it again whenever a line is new."""
@@ -128,11 +154,21 @@ class Observer(Generic[Inv, S]):
                 end()
 
     async def run(self, pulse: int) -> None:
-        """Look again for ever; a pass that fails is logged, and the last inventory stays."""
-        period = min(PERIOD, pulse) if pulse > 0 else PERIOD
+        """Look again for ever, every 30 s and at every pulse; a pass that fails leaves the last inventory.
+
+        Args:
+            pulse: seconds between health checks; 0: none.
+        """
+        until_look, until_check = PERIOD, float(pulse) if pulse > 0 else math.inf
         while True:
-            await asyncio.sleep(period)
+            wait = min(until_look, until_check)
+            await asyncio.sleep(wait)
+            until_look, until_check = until_look - wait, until_check - wait
+            check = until_check <= 0
             try:
-                await self.look()
+                await self.look(check)
             except Exception:
                 log.exception("discovery failed; the last inventory stays")
+            until_look = PERIOD
+            if check:
+                until_check = pulse
