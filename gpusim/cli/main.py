@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
-from gpusim.cli import actions, around, nodes
+from gpusim.cli import actions, around, nodes, top
 from gpusim.cli.parser import Command
 from gpusim.errors import GpusimError
 
@@ -23,6 +23,7 @@ _EXAMPLES = """\
   gpusim show ./mine.yaml --json                         the same for a program
   gpusim render mi355x/qpx-6.14 /tmp/node                the node as plain files, for `-root /tmp/node`
   gpusim serve mi355x/spx-6.14 --socket /tmp/node.sock   one machine for many processes
+  gpusim top unix:/tmp/node.sock                         who uses which memory now, refreshed
   gpusim set unix:/tmp/node.sock mode card1 QPX          switch a GPU's compute partition mode
   gpusim open unix:/tmp/node.sock /dev/kfd --hold        be the process that makes a switch EBUSY
   gpusim remove unix:/tmp/node.sock 0000:75:00.0         pull a GPU; `gpusim add` puts it back
@@ -35,16 +36,17 @@ served machine. A GPU is a PCI address (0000:75:00.0), a card (card1) or its pla
 
 def parser() -> Command:
     """The whole command line."""
-    top = Command(
+    whole = Command(
         prog="gpusim",
         description="A simulated accelerator node: look at it, write it out, serve it, and do things to it.",
         examples=_EXAMPLES,
     )
-    commands = top.add_subparsers(metavar="COMMAND", required=True, title="commands", parser_class=Command)
+    commands = whole.add_subparsers(metavar="COMMAND", required=True, title="commands", parser_class=Command)
     nodes.add_commands(commands)
     actions.add_commands(commands)
     around.add_commands(commands)
-    return top
+    top.add_commands(commands)
+    return whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:
