@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from devplugin.amd.discovery import discover
+from devplugin.amd.inventory import Inventory
 from devplugin.amd.registration import ANNOTATION, annotation, node_patch
 from devplugin.amd.settings import Settings
 
 from ..dict_host import DictHost, Tree
 from ..small_nodes import BOUND, cpu_node, gpu_node, machine, pci_gpu, registered, xcp
+from .builders import cut_gpu, inventory, soft_gpu
 
 MI355X_VRAM = 309220868096
 MODES = {"SPX": 1, "DPX": 2, "QPX": 4, "CPX": 8}
@@ -197,3 +200,34 @@ def test_tpx_of_an_mi300a_is_three_partitions() -> None:
     )
     entries = registered(host, mode="partition")
     assert {(e["mode"], e["devcore"], e["devmem"]) for e in entries} == {("tpx", 76, (128 << 10) // 3)}
+
+
+# ------------------------------------------------------------------ node capacity
+
+
+def test_capacity_is_memory_and_cus_of_healthy_gpus_as_registered() -> None:
+    of = inventory(
+        soft_gpu("a", cus=64, mib=16304),
+        soft_gpu("b", cus=32, mib=8192, render=129),
+        replace(soft_gpu("sick", cus=128, mib=32768, render=130), healthy=False),
+    )
+    on = Settings(report_capacity=True)
+    assert node_patch(of, on).capacity == {"amd.com/gpumem": 16304 + 8192, "amd.com/gpucores": 96}
+    assert node_patch(of, replace(on, memory_scaling=1.5)).capacity["amd.com/gpumem"] == 24456 + 12288
+
+
+def test_capacity_of_partitions_is_theirs() -> None:
+    of = inventory(cut_gpu("g", compute="qpx", ways=4, cus=64))
+    settings = Settings(report_capacity=True, mode="partition")
+    assert node_patch(of, settings).capacity == {"amd.com/gpumem": 4 * 73728, "amd.com/gpucores": 256}
+
+
+def test_without_a_gpu_reported_capacity_is_nothing_and_switched_off_it_is_removed() -> None:
+    assert node_patch(Inventory(), Settings(report_capacity=True)).capacity == {
+        "amd.com/gpumem": 0,
+        "amd.com/gpucores": 0,
+    }
+    assert node_patch(inventory(soft_gpu("a")), Settings()).capacity == {
+        "amd.com/gpumem": None,
+        "amd.com/gpucores": None,
+    }

@@ -12,6 +12,7 @@ import pytest
 from devplugin import kube
 from devplugin.daemon import announce
 from devplugin.daemon.announce import Announcer, perform
+from devplugin.imagecheck import PullImage
 from devplugin.vendor import NodeEvent, NodePatch, PodEvent
 from gpusim.cluster.apistore import Store
 
@@ -66,6 +67,31 @@ def test_capacity_is_removed_only_where_it_is(store: Store, api: StoreApi) -> No
     store.patch("nodes", "n1", {"status": {"capacity": {"toy.io/cores": "3"}}}, subresource="status")
     asyncio.run(make(api, vendor=Removing()).once())
     assert "toy.io/cores" not in (store.get("nodes", "n1")["status"].get("capacity") or {})
+
+
+def test_capacity_that_stays_unpublished_is_complained_of_once(
+    store: Store, api: StoreApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    announcer = watch(api, monkeypatch, 0.01, 99)
+
+    def forbid(number: int, when: str, call: str) -> None:
+        if call == "patch status":
+            raise kube.Forbidden("patch nodes/status")
+
+    api.cut = forbid
+
+    async def go() -> None:
+        task = asyncio.create_task(announcer.run())
+        await until(lambda: api.calls.count("patch status") > 4)
+        task.cancel()
+
+    asyncio.run(go())
+    loud = [
+        record
+        for record in caplog.records
+        if "capacity not published" in record.getMessage() and record.levelname == "WARNING"
+    ]
+    assert len(loud) == 1
 
 
 def test_before_the_first_discovery_nothing_is_said(store: Store, api: StoreApi) -> None:
@@ -143,6 +169,16 @@ def test_something_new_is_announced_at_once(
 
 def test_the_period_is_that_of_the_protocol() -> None:
     assert (announce.PERIOD, announce.AFTER_ERROR) == (30.0, 5.0)
+
+
+def test_an_image_is_fetched_by_whoever_can(store: Store, api: StoreApi) -> None:
+    fetched: list[PullImage] = []
+    wanted = PullImage("docker.io/library/a:1")
+    after = NodeEvent("Normal", "After", "the pull was begun")
+    asyncio.run(perform(api, "n1", [wanted, after], fetched.append))
+    assert fetched == [wanted]
+    assert [event["reason"] for event in store.list("events")] == ["After"]
+    asyncio.run(perform(api, "n1", [wanted]))
 
 
 def test_effects_are_done_in_order_and_a_named_event_is_said_once(store: Store, api: StoreApi) -> None:
