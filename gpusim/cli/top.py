@@ -38,8 +38,8 @@ def add_commands(commands: Any) -> None:
         "top",
         help="show who uses the GPUs: VRAM against limits, occupied CUs, by pod",
         description="Show GPUs, partitions and pods, and refresh until Ctrl-C; once where the output is no "
-        "terminal. Pods are named by uid, as their cgroups are. VRAM of a pod is what dmem counts, without dmem "
-        "what its processes asked of KFD.",
+        "terminal. Pods are named by uid, as their cgroups are. VRAM of a pod is what dmem counts, "
+        "without dmem what its processes asked of KFD.",
         examples="  gpusim top unix:/tmp/node.sock\n  gpusim top mi355x/qpx-6.14 --json\n  gpusim top --live",
     )
     which = command.add_mutually_exclusive_group(required=True)
