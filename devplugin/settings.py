@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
@@ -122,20 +121,6 @@ class GoParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Usage and the reason on stderr, exit 2, as Go's flag package does."""
         self.exit(2, f"{self.prog}: {message}\n{self.format_usage()}run {self.prog} -help for all flags\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Later:
-    """A flag or variable of the guide that this version knows and does not carry out yet."""
-
-    name: str
-    default: object
-
-    def check(self, value: object) -> None:
-        """Accept the default; refuse all else by name and value."""
-        if value != self.default:
-            told = shown(value) if isinstance(value, str) else str(value).lower()
-            raise SettingsError(f"{self.name}={told}: not yet supported, leave it out")
 
 
 def add_flag(

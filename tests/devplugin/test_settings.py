@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from devplugin.settings import (
     GoParser,
-    Later,
-    SettingsError,
     add_common_flags,
     add_flag,
     go_bool,
@@ -124,14 +122,6 @@ def test_no_word_makes_the_parser_do_anything_but_answer_or_exit_2(word: str) ->
             parser().parse_args(words)
         except SystemExit as ended:
             assert ended.code == 2 or word.lstrip("-") in ("help", "h")
-
-
-def test_a_flag_of_a_later_step_is_accepted_at_its_default_and_refused_by_name_and_value() -> None:
-    Later("-cdi_spec_dir", "").check("")
-    with pytest.raises(SettingsError, match=r"^-cdi_spec_dir='/etc/cdi': not yet supported") as refused:
-        Later("-cdi_spec_dir", "").check("/etc/cdi")
-    assert refused.value.exit_code == 1
-    assert "\n" not in str(refused.value)
 
 
 @given(st.text(max_size=200))

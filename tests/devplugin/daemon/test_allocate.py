@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,9 @@ import pytest
 
 from devplugin import kube
 from devplugin.daemon.allocate import Allocator, Budget
+from devplugin.daemon.logs import TRACE
 from devplugin.hami import BIND_PHASE, LOCK
+from devplugin.imagecheck import PullImage
 from devplugin.vendor import Allocation, FactRequest, NodeEvent, Refused
 from gpusim.cluster.apistore import Store
 from gpusim.cluster.pods import Placed, container, place, pod, take_lock
@@ -60,6 +63,7 @@ def make(api: kube.Api, vendor: Any = None, **more: Any) -> Allocator[Any, Any]:
         node="n1",
         current=more.get("current", lambda: THINGS),
         facts=more.get("facts", all_there),
+        fetch=more.get("fetch"),
         budget=more.get("budget", QUICK),
     )
 
@@ -163,6 +167,20 @@ def test_a_pod_that_never_rests_is_unavailable_and_keeps_its_slot(store: Store, 
     assert api.calls.count("patch pod") == QUICK.tries
 
 
+def test_what_the_annotations_say_is_logged_for_those_who_ask_for_it(
+    store: Store, api: StoreApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule(store, "p", [thing(4)])
+    with caplog.at_level(logging.DEBUG, "devplugin"):
+        allocate(api)
+    assert "4 cores" not in caplog.text
+    schedule(store, "q", [thing(4)])
+    with caplog.at_level(TRACE, "devplugin"):
+        allocate(api)
+    assert f"pod default/q: {TO_ALLOCATE}: slot 0: 'a' ('Toy') 1 MiB, 4 cores" in caplog.messages
+    assert any(line.startswith("node n1: locked by default/q since ") for line in caplog.messages)
+
+
 # ------------------------------------------------------------------ saying no
 
 
@@ -176,6 +194,22 @@ def test_a_refusal_marks_the_pod_releases_the_lock_and_tells_people(store: Store
     assert lock(store) is None
     assert [kind for kind, _ in events(store)] == ["Warning"]
     assert "a has 16 cores left, not 17" in events(store)[0][1]
+
+
+def test_a_refusal_may_ask_for_what_makes_the_next_try_succeed(store: Store, api: StoreApi) -> None:
+    wanted = PullImage("docker.io/library/app:1")
+
+    class Pulling(Toy):
+        def allocate(self, *args: Any) -> Allocation:
+            raise Refused("image is not on the node yet", after=[wanted])
+
+    schedule(store, "p", [thing(4)])
+    fetched: list[PullImage] = []
+    with pytest.raises(Refused, match="image is not on the node yet"):
+        allocate(api, vendor=Pulling(), fetch=fetched.append)
+    assert fetched == [wanted]
+    assert annotations(store, "p")[BIND_PHASE] == "failed"
+    assert lock(store) is None
 
 
 @pytest.mark.parametrize("error", [kube.Unavailable("500"), kube.Forbidden("403"), kube.NotFound("404")])

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from devplugin.daemon.logs import Logs
+from devplugin.daemon.logs import TRACE, Logs
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +90,24 @@ def test_structlog_is_loaded_only_when_lines_are_written() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "levels"),
+    [
+        (0, {"info"}),
+        (2, {"info"}),
+        (3, {"info"}),
+        (4, {"info", "debug"}),
+        (5, {"info", "debug", "trace"}),
+        (9, {"info", "debug", "trace"}),
+    ],
+)
+def test_level_4_adds_topology_and_level_5_what_annotations_say(verbosity: int, levels: set[str]) -> None:
+    out = io.StringIO()
+    with Logs(verbosity, out):
+        log = logging.getLogger("devplugin.x")
+        log.info("as ever")
+        log.debug("topology")
+        log.log(TRACE, "annotation")
+    assert {json.loads(line)["level"] for line in out.getvalue().splitlines()} == levels

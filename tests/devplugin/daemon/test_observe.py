@@ -176,3 +176,33 @@ def test_a_pulse_looks_more_often_and_never_less(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(Stage({}).observer.run(pulse))
     assert waits == [30.0, 10, 30.0]
+
+
+def test_how_the_node_was_read_is_logged_for_those_who_ask_and_again_only_when_it_changed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage({"/toy/a": "ok"})
+    with caplog.at_level(logging.INFO, "devplugin"):
+        stage.look()
+    assert "thing a" not in caplog.messages
+    with caplog.at_level(logging.DEBUG, "devplugin"):
+        stage.look()
+        stage.look()
+        assert caplog.messages.count("thing a") == 1
+        stage.host.files["/toy/b"] = "ok"
+        stage.look()
+    assert caplog.messages.count("thing a") == 2
+    assert caplog.messages.count("thing b") == 1
+
+
+def test_what_must_come_before_is_done_before_anything_is_told() -> None:
+    seen: list[tuple[int, bool]] = []
+
+    async def before(found: Any) -> None:
+        seen.append((len(found.things), bool(stage.boards)))
+
+    stage = Stage({"/toy/a": "ok"})
+    stage.observer._before = before
+    stage.look()
+    stage.look()
+    assert seen == [(1, False), (1, True)]
