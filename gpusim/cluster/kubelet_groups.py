@@ -52,6 +52,11 @@ class PodProcesses:
         """End everything of a pod. Fine when there is nothing."""
         podcgroups.remove_tree(self.machine, podcgroups.pod_path(pod, self.layout))
 
+    def orphan(self, uid: str) -> None:
+        """End everything of a pod of which only the uid is known. Fine when there is nothing."""
+        for qos in podcgroups.QOS:
+            podcgroups.remove_tree(self.machine, self.layout.pod(uid, qos))
+
     def clear(self) -> None:
         """The node rebooted: no pod's group or process is left."""
         top = f"{podcgroups.ROOT}{self.layout.kubepods}"

@@ -282,8 +282,21 @@ class Life:
             self.save()
 
     def retain(self, uids: Iterable[str]) -> None:
-        """Free what pods hold that are not on the node any more (deleted while the kubelet was away)."""
-        if self.holdings.retain(set(uids)):
+        """End what runs of pods that are not on the node any more, and free what they hold.
+
+        Those were deleted while the kubelet was away, so only their uids are known (HandlePodCleanups).
+        """
+        running = self.runtime.all()
+        keep = set(uids) | set(self.pods)  # looked at after what runs: an admitted pod is here before it runs
+        gone = [pod_uid for pod_uid in running if pod_uid not in keep]
+        for pod_uid in gone:
+            self.runtime.end(pod_uid)
+            if self.settings.processes is not None:
+                try:
+                    self.settings.processes.orphan(pod_uid)
+                except (OSError, GpusimError) as error:
+                    self._journal.record("runtime-error", uid=pod_uid, why=str(error))
+        if self.holdings.retain(keep) or gone:
             self.save()
 
     def health(self, resource: str, id_: str) -> str:
