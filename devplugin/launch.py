@@ -70,8 +70,8 @@ def vgpu_monitor(
                 node=node,
                 connect=lambda: connect(env.get("KUBECONFIG") or None, component="vgpu-monitor"),
                 bind_address=args.metrics_bind_address,
-                cgroup_root=args.cgroup_root,
-                drm_root=args.drm_root,
+                cgroup_root=_directory("cgroup_root", args.cgroup_root),
+                drm_root=_directory("drm_root", args.drm_root),
                 verbosity=args.v,
             )
         )
@@ -125,6 +125,13 @@ def main(
     report = vendor.report(node, vendor.discover(node, settings, None), settings)
     (out or sys.stdout).write(json.dumps(report, indent=2) + "\n")
     return 0
+
+
+def _directory(flag: str, path: str) -> str:
+    """A directory of the node that a flag names, without a slash at the end."""
+    if not path.startswith("/"):
+        raise SettingsError(f"-{flag}={shown(path)}: expected an absolute path")
+    return path.rstrip("/") or "/"
 
 
 def _node(args: argparse.Namespace) -> Host:

@@ -125,6 +125,9 @@ def test_what_is_refused_is_one_line_and_what_is_no_flag_is_usage() -> None:
     assert where in said
     code, said = quit_with("-simulate", "nothing/such", NODE_NAME=NODE)
     assert (code, said.count("\n")) == (1, 1)
+    code, said = quit_with("-cgroup_root", "sys/fs/cgroup", NODE_NAME=NODE)
+    assert (code, said.count("\n")) == (1, 1)
+    assert "-cgroup_root='sys/fs/cgroup'" in said
     code, said = quit_with("-no_such_flag", NODE_NAME=NODE)
     assert code == 2
     assert "-no_such_flag" in said
@@ -304,6 +307,6 @@ def test_the_directory_of_cards_may_be_mounted_elsewhere(rig: Monitored, tmp_pat
     rig.register(machine)
     render(machine, str(tmp_path / "node"))
     (tmp_path / "node" / "sys" / "class" / "drm").rename(tmp_path / "node" / "sys" / "class" / "moved")
-    client = rig.client(rig.start("-root", str(tmp_path / "node"), "-drm_root", "/sys/class/moved"))
+    client = rig.client(rig.start("-root", str(tmp_path / "node"), "-drm_root", "/sys/class/moved/"))
     until(lambda: client.scrape().success == 1, 20)
     assert len(client.scrape().of(HOST_USED)) == 8

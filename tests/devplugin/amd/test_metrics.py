@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 
 from devplugin.amd import metrics
+from devplugin.amd.discovery import discover
 from devplugin.amd.metrics import samples
+from devplugin.amd.registration import annotation
+from devplugin.amd.settings import Settings
 from devplugin.amd.taken import VOCABULARY
 from devplugin.hami import Pod
 from devplugin.vendor import Measured, Watched
+from gpusim.cluster.podcgroups import Layout, create, systemd_inside
+from gpusim.fixture import load
+from gpusim.machine import Machine
+from gpusim.testing.machines import node
 
 from ..dict_host import DictHost, Link, Tree, Value
 
@@ -548,4 +555,52 @@ def test_cards_of_other_drivers_and_of_partitions_have_no_series() -> None:
     }
     measured = look(tree, watched())
     assert of(measured, "hami_host_gpu_memory_used_bytes") == []
+    assert success(measured) == 1
+
+
+# A simulated node
+
+
+def seen_of(machine: Machine, *pods: Pod, **more: Any) -> Measured:
+    settings = Settings(node_name=NODE)
+    return samples(
+        machine, watched(*pods, registration=annotation(discover(machine, settings), settings), **more)
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "root"),
+    [
+        (Layout(), "/sys/fs/cgroup"),
+        (Layout(runtime="cri-o"), "/sys/fs/cgroup"),
+        (Layout(runtime="cri-dockerd"), "/sys/fs/cgroup"),
+        (Layout(cgroup_root="/kubelet"), "/sys/fs/cgroup/kubelet.slice"),
+    ],
+    ids=["containerd", "cri-o", "cri-dockerd", "cgroup root"],
+)
+def test_a_container_that_runs_systemd_is_one_container_and_sandbox_and_conmon_are_none(
+    layout: Layout, root: str
+) -> None:
+    machine = Machine(node(count=2))
+    made = create(
+        machine, {"metadata": {"uid": UID}, "spec": {"containers": [{"name": "main"}]}}, layout=layout
+    )
+    for group in (*systemd_inside(machine, made.containers["main"], layout), made.containers["POD"]):
+        process = machine.process(cgroup=group)
+        machine.open("/dev/kfd", process)
+        machine.allocate_vram(process, "0000:75:00.0", MIB)
+    running = pod(given=None, identifier=made.ids["main"])
+    measured = seen_of(machine, running, cgroup_root=root)
+    assert one(measured, "hami_vgpu_memory_used_bytes") == 2 * MIB
+    assert success(measured) == 1
+
+
+@pytest.mark.parametrize("fixture", ["mi355x/qpx-6.8", "mi300a/spx-intree", "rdna4/rx9070-igpu"])
+def test_without_the_controller_or_without_a_region_gpus_are_told_and_nothing_fails(fixture: str) -> None:
+    machine = Machine(load(fixture))
+    made = create(machine, {"metadata": {"uid": UID}, "spec": {"containers": [{"name": "main"}]}})
+    measured = seen_of(machine, pod(given=None, identifier=made.ids["main"]))
+    assert len(of(measured, "hami_host_gpu_memory_used_bytes")) == len(machine.driver.gpus)
+    assert len(of(measured, "hami_host_gpu_temperature_celsius")) == len(machine.driver.gpus)
+    assert of(measured, "hami_vgpu_memory_used_bytes") == []
     assert success(measured) == 1
