@@ -68,6 +68,10 @@ PRODUCTS: Mapping[int, Product] = {
     0x75B0: Product("AMD Instinct MI350X VF"),
     0x75B3: Product("AMD Instinct MI355X VF"),
     0x7550: Product("AMD Radeon RX 9070"),
+    0x73BF: Product("AMD Radeon RX 6900 XT"),  # inferred, as the next three: the maker's names
+    0x744C: Product("AMD Radeon RX 7900 XTX"),
+    0x7480: Product("AMD Radeon RX 7600"),
+    0x15BF: Product("AMD Radeon 780M"),
     0x150E: Product("AMD Radeon 890M"),
 }
 """A VF has no profiles: it cannot change its partition, and its share of the silicon is the host's choice."""

@@ -68,6 +68,11 @@ def gpu_facts(spec: NodeSpec, index: int) -> GpuFacts:
     )
 
 
+def link_generation(spec: NodeSpec, product: Product) -> int:
+    """PCIe generation of the GPU's link: the slower of host and product; an APU's is the product's alone."""
+    return product.pcie_generation if product.apu else min(product.pcie_generation, spec.pcie_generation)
+
+
 def node_bytes(cpus: Cpus, node: int) -> int:
     """Managed memory of NUMA node `node`; the last value described repeats."""
     return cpus.bytes_per_node[min(node, len(cpus.bytes_per_node) - 1)]

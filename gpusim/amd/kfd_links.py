@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gpusim.amd.gpufacts import link_generation
 from gpusim.amd.kfd import GpuNode, Topology
 
 HYPERTRANSPORT, PCIE, QPI, XGMI = 1, 2, 5, 11
@@ -18,6 +19,9 @@ _LANE_MBPS = (0, 250, 500, 1000, 2000, 4000)
 """MB/s of one lane by PCIe generation."""
 _FAST = 819200
 """Bandwidth inside a package: partitions of one GPU, an APU's CPU link."""
+
+_ALDEBARAN, _ALDEBARAN_MBPS = 90010, 50000
+"""One xGMI link of gfx90a, whatever the driver (kfd.md 1, 1.7 [cap C210])."""
 
 # Which SDMA engine serves which xGMI neighbour, by physical number of source and target (kfd.md 1: source,
 # one entry seen in a capture); 0 on the diagonal is never used.
@@ -99,7 +103,7 @@ def _own_mask(node: GpuNode) -> int:
 
 
 def _pcie_bandwidth(topology: Topology, node: GpuNode) -> tuple[int, int]:
-    generation = node.facts.product.pcie_generation or topology.spec.pcie_generation
+    generation = link_generation(topology.spec, node.facts.product)
     return topology.rules.kfd_pcie_minimum, _LANES * _LANE_MBPS[generation]
 
 
@@ -136,7 +140,7 @@ def _xgmi(topology: Topology, source: GpuNode, target: GpuNode, source_is_later:
     if meshed >= 14 and topology.hives[later.hive].gpus == 8 and not product.vf and not product.apu:
         mask = 1 << _ENGINE[source.facts.xgmi_physical][target.facts.xgmi_physical]
     # One hop and one link between any two GPUs of the products described here.
-    speed = topology.rules.kfd_xgmi_mbps
+    speed = _ALDEBARAN_MBPS if product.gfx == _ALDEBARAN else topology.rules.kfd_xgmi_mbps
     return Link(XGMI, 15, speed, speed, mask, ENABLED)
 
 

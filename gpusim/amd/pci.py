@@ -12,12 +12,13 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from gpusim.amd import hwmon
 from gpusim.amd.drmfs import depth, device_drm
-from gpusim.amd.gpu import Gpu
-from gpusim.amd.gpufacts import VENDOR
+from gpusim.amd.gpu import Gpu, answers, not_resetting
+from gpusim.amd.gpufacts import VENDOR, link_generation
 from gpusim.amd.partition import listed, memory_modes
 from gpusim.kernel import Behaviour
 from gpusim.nodes import Attr, Caller, Dir, Link, Node
@@ -121,7 +122,7 @@ def gpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour, actions: Actions) ->
     product = gpu.product
     ids = Ids(VENDOR, product.device_id, gpu.facts.subsystem, product.pci_class, product.revision_id)
     found = device_entries(gpu.home, ids, gpu.driver)
-    speed = f"{LINK_SPEED[product.pcie_generation or spec.pcie_generation]} GT/s PCIe\n"
+    speed = f"{LINK_SPEED[link_generation(spec, product)]} GT/s PCIe\n"
     for end in ("current", "max"):
         found[f"{end}_link_speed"] = Attr(speed)
         found[f"{end}_link_width"] = Attr("16\n")
@@ -150,9 +151,9 @@ def _amdgpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour) -> dict[str, Nod
     vram = facts.vram_bytes
     visible = vram if spec.large_bar else min(vram, _SMALL_BAR)
     found: dict[str, Node] = {
-        "gpu_busy_percent": Attr("0\n"),
+        "gpu_busy_percent": Attr("0\n", guard=partial(answers, gpu)),
         "hwmon": Dir(lambda: hwmon.entries(gpu)),
-        "mem_busy_percent": Attr("0\n"),
+        "mem_busy_percent": Attr("0\n", guard=partial(answers, gpu)),
         "mem_info_gtt_total": Attr(f"{facts.gtt_bytes}\n"),
         "mem_info_gtt_used": Attr(lambda: f"{gpu.gtt_used}\n"),
         "mem_info_vis_vram_total": Attr(f"{visible}\n"),
@@ -163,7 +164,7 @@ def _amdgpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour) -> dict[str, Nod
     if gpu.drm:
         found["drm"] = device_drm(gpu.home, gpu.drm[0], control=rules.control_links)
     if facts.unique_id:
-        found["unique_id"] = Attr(f"{facts.unique_id:016x}\n")
+        found["unique_id"] = Attr(f"{facts.unique_id:016x}\n", guard=partial(not_resetting, gpu))
     if gpu.product.product_name:
         found["product_name"] = Attr(f"{gpu.product.product_name}\n")
     return found
@@ -173,16 +174,19 @@ def _compute_entries(gpu: Gpu, rules: Behaviour, actions: Actions) -> dict[str, 
     """current_ and available_compute_partition (kernel.md 2.1, 2.2)."""
 
     def current() -> str:
-        return f"{gpu.mode}\n"
+        # A GPU that does not answer reads all ones, which is no mode (kernel.md 2.1, 7).
+        return "UNKNOWN\n" if gpu.hung else f"{gpu.mode}\n"
+
+    guard = partial(not_resetting, gpu) if rules.reset_read else None
 
     if gpu.product.vf:
         if rules.vf_compute_files == "absent":
             return {}
-        return {"current_compute_partition": Attr(current)}
+        return {"current_compute_partition": Attr(current, guard=guard)}
     return {
         "available_compute_partition": Attr(lambda: f"{listed(gpu.product, gpu.nps, rules)}\n"),
         "current_compute_partition": Attr(
-            current, lambda data, _: actions.write_compute_partition(gpu, data), mode=0o644
+            current, lambda data, _: actions.write_compute_partition(gpu, data), guard, mode=0o644
         ),
     }
 
@@ -195,12 +199,13 @@ def _memory_entries(gpu: Gpu, rules: Behaviour, actions: Actions) -> dict[str, N
 
     if gpu.product.vf and rules.vf_compute_files == "absent":
         return {}
+    guard = partial(not_resetting, gpu) if rules.reset_read else None
     offered = memory_modes(gpu.product, rules)
     if len(offered) < 2:
-        return {"current_memory_partition": Attr(current)}
+        return {"current_memory_partition": Attr(current, guard=guard)}
     return {
         "available_memory_partition": Attr(", ".join(f"NPS{n}" for n in offered) + "\n"),
         "current_memory_partition": Attr(
-            current, lambda data, _: actions.write_memory_partition(gpu, data), mode=0o644
+            current, lambda data, _: actions.write_memory_partition(gpu, data), guard, mode=0o644
         ),
     }
