@@ -12,7 +12,6 @@ import asyncio
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gpusim.cluster import kubeconfig
 from gpusim.cluster.apifaults import Faults, RequestLog, parse
 from gpusim.cluster.apihttp import Connections, decode_json
 from gpusim.cluster.apirouter import Request, Response, answer, refusal
@@ -27,23 +27,7 @@ from gpusim.cluster.apistatus import ApiError, bad_request
 from gpusim.cluster.apistore import Store
 from gpusim.errors import GpusimError
 
-_KUBECONFIG = """\
-apiVersion: v1
-kind: Config
-clusters:
-- name: gpusim
-  cluster:
-    server: {url}
-users:
-- name: gpusim
-  user: {{}}
-contexts:
-- name: gpusim
-  context:
-    cluster: gpusim
-    user: gpusim
-current-context: gpusim
-"""
+MAX_PORT = 65535
 
 
 class ApiServer:
@@ -79,8 +63,10 @@ class ApiServer:
         """Listen; returns when requests are answered.
 
         Raises:
-            GpusimError: the port is taken, or the server runs already.
+            GpusimError: the port is taken or impossible, or the server runs already.
         """
+        if not 0 <= self.port <= MAX_PORT:
+            raise GpusimError(f"port {self.port}: TCP ports are 1 to {MAX_PORT}, and 0 for a free one")
         if self._thread is not None:
             raise GpusimError(f"the API server runs already at {self.url}")
         ready: Future[None] = Future()
@@ -88,10 +74,14 @@ class ApiServer:
         self._thread.start()
         try:
             ready.result()
-        except OSError as error:
-            self._thread.join()
-            self._thread = None
-            raise GpusimError(f"cannot listen on {self.host}:{self.port}: {error.strerror}") from error
+        except BaseException as error:
+            if isinstance(error, Exception):  # else a signal: the thread goes on
+                self._thread.join()
+                self._thread = None
+            if isinstance(error, OSError):
+                why = f"cannot listen on {self.host}:{self.port}: {error.strerror}"
+                raise GpusimError(why) from error
+            raise
         return self
 
     def stop(self) -> None:
@@ -112,12 +102,12 @@ class ApiServer:
         self._call(self._listen())
 
     def kubeconfig(self, path: str | Path) -> Path:
-        """Write a kubeconfig under a temporary name, mode 0600, and rename it into place."""
-        path = Path(path)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".kubeconfig-", delete=False) as file:
-            file.write(_KUBECONFIG.format(url=self.url))
-        Path(file.name).replace(path)
-        return path
+        """Write a kubeconfig for this server, mode 0600.
+
+        Raises:
+            GpusimError: something else stands at `path`, or nothing can be written there.
+        """
+        return kubeconfig.write(Path(path), self.url)
 
     def __enter__(self) -> ApiServer:
         return self.start()
@@ -134,10 +124,10 @@ class ApiServer:
 
     async def _main(self, ready: Future[None]) -> None:
         self._loop, self._halt = asyncio.get_running_loop(), asyncio.Event()
-        self._connections = Connections(self.store, self.faults, self.requests, self._admin)
         try:
+            self._connections = Connections(self.store, self.faults, self.requests, self._admin)
             await self._listen()
-        except OSError as error:
+        except Exception as error:  # whatever it is, start() waits for it
             ready.set_exception(error)
             return
         ready.set_result(None)
@@ -207,14 +197,18 @@ class ApiServer:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``gpusim apiserver``."""
     parser.add_argument("--port", type=int, default=0, help="TCP port on 127.0.0.1 (0: a free one)")
-    parser.add_argument("--kubeconfig", type=Path, help="write a kubeconfig for this server here")
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        help="write a kubeconfig for this server here; a file that is not an earlier one of ours is refused",
+    )
     parser.add_argument(
         "--node", action="append", default=[], metavar="NAME", help="create this node (repeatable)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM; the kubeconfig is removed at the end. Returns the exit status."""
+    """Serve until SIGINT or SIGTERM; a kubeconfig it wrote is removed at the end. Returns the exit status."""
     server = ApiServer(args.port)
     done = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -224,19 +218,20 @@ def run(args: argparse.Namespace) -> int:
     except GpusimError as error:
         sys.stderr.write(f"gpusim apiserver: {error}\n")
         return 1
+    written = None
     try:
         for name in args.node:
             server.store.create("nodes", {"metadata": {"name": name}})
         if args.kubeconfig is not None:
-            server.kubeconfig(args.kubeconfig)
+            written = server.kubeconfig(args.kubeconfig)
         sys.stdout.write(f"apiserver ready at {server.url}\n")
         sys.stdout.flush()
         done.wait()
-    except (ApiError, OSError) as error:
+    except (ApiError, GpusimError, OSError) as error:
         sys.stderr.write(f"gpusim apiserver: {error}\n")
         return 1
     finally:
         server.stop()
-        if args.kubeconfig is not None:
-            args.kubeconfig.unlink(missing_ok=True)
+        if written is not None:
+            kubeconfig.remove(written, server.url)
     return 0
