@@ -13,10 +13,13 @@ KEPT = ("etc", "opt", "root", "run", "tmp", "usr", "var")
 """Directories programs write to; empty at boot but for what `kept` puts in."""
 
 
-def proc(release: str, majors: Iterable[tuple[int, str]]) -> Dir:
+def proc(release: str, majors: Callable[[], Iterable[tuple[int, str]]]) -> Dir:
     """/proc: the running kernel's release and the character majors; processes are added by `process`."""
-    lines = "".join(f"{major:3d} {name}\n" for major, name in sorted(majors))
-    devices = f"Character devices:\n{lines}\nBlock devices:\n"
+
+    def devices() -> str:
+        lines = "".join(f"{major:3d} {name}\n" for major, name in sorted(majors()))
+        return f"Character devices:\n{lines}\nBlock devices:\n"
+
     kernel = {
         "osrelease": Attr(f"{release}\n", sysfs=False),
         "ostype": Attr("Linux\n", sysfs=False),

@@ -127,6 +127,8 @@ class Behaviour:
     """What blocks a switch: ``machine``: any KFD process anywhere; ``device``: one that may use this GPU."""
     reset_errno: str
     """Writing a mode while the GPU resets: errno name, or empty: not checked."""
+    reset_read: bool
+    """Reading the partition files while the GPU resets is EPERM."""
     xcp_directory: bool
     """xcp/ in the PCI directory and in each XCP platform device, with xcp_metrics while valid."""
     # KFD

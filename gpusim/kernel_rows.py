@@ -326,6 +326,13 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        "reset_read",
+        (
+            Step(False, "src", "kernel.md 2.1: EPERM in reset is newer"),
+            Step(True, "inf", "kernel.md 2.1, 2.4: newer; taken with reset_errno", (6, 14), (6, 14)),
+        ),
+    ),
+    Row(
         "xcp_directory",
         (
             Step(False, "src", "kernel.md 2.6"),

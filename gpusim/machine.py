@@ -18,19 +18,17 @@ from gpusim.amd.describe import describe
 from gpusim.amd.driver import Driver
 from gpusim.amd.drm import MAJOR
 from gpusim.amd.drmfs import NODE_MODE, RENDER_GID
-from gpusim.amd.gpu import Gpu
 from gpusim.amd.sysfs import Sysfs
 from gpusim.amd.vram import Vram
 from gpusim.cgroup import Cgroups
 from gpusim.cgroupfs import CgroupFs
 from gpusim.dmem import Copies, Dmem
-from gpusim.errors import GpusimError
+from gpusim.hardware import Hardware
 from gpusim.kernel import Behaviour, behaviour
 from gpusim.process import DeviceRules, Processes
 from gpusim.spec import NodeSpec
 from gpusim.tree import Caller, CharDev, Dir, Node, Tree
 from gpusim.view import Completed, View
-from gpusim.workloads import Workloads
 
 __all__ = ["Allocation", "Completed", "Machine", "View"]
 
@@ -43,7 +41,7 @@ _UDEVS = frozenset({"dri", "kfd", "null"})
 """What devtmpfs and udev make in /dev."""
 
 
-class Machine(Workloads):
+class Machine(Hardware):
     """One node, as root of the host sees it.
 
     Args:
@@ -124,55 +122,7 @@ class Machine(Workloads):
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
         directory.add(name, self._device(CharDev(major, minor, mode)))
 
-    # GPUs
-
-    def gpu(self, bdf: str) -> Gpu:
-        """The state of one GPU, plugged in or not.
-
-        Raises:
-            GpusimError: this node never had one at that address.
-        """
-        try:
-            return self.driver.gpus[bdf]
-        except KeyError:
-            known = ", ".join(self.driver.gpus) or "none"
-            raise GpusimError(f"no GPU at {bdf}; this node has {known}") from None
-
-    def switch(self, bdf: str, mode: str) -> None:
-        """Write a mode to the GPU's current_compute_partition, as root.
-
-        Raises:
-            OSError: ENOENT (no such file), EACCES (read-only file), EINVAL, EBUSY.
-        """
-        self.write(f"{self.gpu(bdf).home}/current_compute_partition", f"{mode}\n".encode())
-
-    def remove(self, bdf: str) -> None:
-        """Unplug a GPU, whoever uses it: their handles answer ENODEV from now on.
-
-        Raises:
-            GpusimError: it is not plugged in.
-        """
-        gpu = self.gpu(bdf)
-        if not gpu.present:
-            raise GpusimError(f"{bdf} is not plugged in")
-        gone = {(MAJOR, minor) for minor in self.driver.remove(gpu)}
-        files = [handle for process in self.processes for handle in process.files.values()]
-        held = [handle.number for handle in files if handle.rdev in gone]
-        self.vram.unplugged(gpu, [number for number in held if number not in self.vram.stale])
-        self._devices_changed()
-
-    def add(self, bdf: str) -> None:
-        """Plug a removed GPU in again: it probes with the numbers that are free now.
-
-        Raises:
-            GpusimError: it is plugged in.
-        """
-        gpu = self.gpu(bdf)
-        if gpu.present:
-            raise GpusimError(f"{bdf} is plugged in already")
-        self.driver.add(gpu)
-        self.vram.plugged(gpu)
-        self._devices_changed()
+    # Copies
 
     def fork(self) -> Machine:
         """An independent machine in the same state, with the same pids, handles, files and history.
@@ -202,13 +152,9 @@ class Machine(Workloads):
         self._groups = CgroupFs(self.cgroups, peak=self.rules.dmem_peak, moved=self._moved)
         sys = self._sysfs.root
         sys.add("fs", Dir({"cgroup": self._groups.root}))
-        majors = [(1, "mem"), (MAJOR, "drm")]
         dev: dict[str, Node] = {**made, "null": self._device(CharDev(*_NULL, 0o666))}
-        if driver.loaded:
-            majors.append((driver.kfd_major, "kfd"))
-            dev["kfd"] = self._device(CharDev(driver.kfd_major, 0, NODE_MODE, gid=RENDER_GID))
         self._dev = Dir(dev, writable=True)
-        self._proc = hostfs.proc(self.spec.kernel, majors)
+        self._proc = hostfs.proc(self.spec.kernel, self._majors)
         for pid in self.cgroups.pids():
             self._show(pid)
         root = {**kept, "dev": self._dev, "proc": self._proc, "sys": sys}
@@ -217,10 +163,20 @@ class Machine(Workloads):
 
     def _devices_changed(self) -> None:
         self._sysfs.invalidate()
+        if not self.driver.loaded and "kfd" in self._dev.kids():
+            self._dev.drop("kfd")
+        elif self.driver.loaded and "kfd" not in self._dev.kids():
+            kfd = CharDev(self.driver.kfd_major, 0, NODE_MODE, gid=RENDER_GID)
+            self._dev.add("kfd", self._device(kfd))
         if any(self.driver.drm_devices()):
             self._dev.add("dri", self._sysfs.dri)
         elif "dri" in self._dev.kids():
             self._dev.drop("dri")
+
+    def _majors(self) -> list[tuple[int, str]]:
+        """Character majors in /proc/devices."""
+        kfd = [(self.driver.kfd_major, "kfd")] if self.driver.loaded else []
+        return [(1, "mem"), (MAJOR, "drm"), *kfd]
 
     def _device(self, node: CharDev) -> CharDev:
         """`node` with this machine's driver behind its number."""

@@ -306,6 +306,42 @@ class RemoteMachine(RemoteView):
         """Put a pulled GPU back."""
         self._ask("add", bdf=bdf)
 
+    def unbind(self, bdf: str) -> None:
+        """Take a GPU from its driver. ENODEV."""
+        self._ask("unbind", bdf=bdf)
+
+    def bind(self, bdf: str, driver: str = "amdgpu") -> None:
+        """Give a GPU to a driver. ENODEV, EBUSY, ENOENT, and what the probe fails with."""
+        self._ask("bind", bdf=bdf, driver=driver)
+
+    def unload(self) -> None:
+        """Unload amdgpu. EBUSY, ENOENT."""
+        self._ask("unload")
+
+    def load(self) -> None:
+        """Load amdgpu. EEXIST."""
+        self._ask("load")
+
+    def reload(self) -> None:
+        """Unload amdgpu and load it again: a memory mode asked for before holds then. EBUSY, ENOENT."""
+        self._ask("reload")
+
+    def reset(self, bdf: str) -> None:
+        """Begin to reset a GPU, until `recover`."""
+        self._ask("reset", bdf=bdf)
+
+    def hang(self, bdf: str) -> None:
+        """Let a GPU stop answering, until `recover`."""
+        self._ask("hang", bdf=bdf)
+
+    def recover(self, bdf: str) -> None:
+        """End a reset or a hang."""
+        self._ask("recover", bdf=bdf)
+
+    def fail_probe(self, bdf: str, fails: bool = True) -> None:
+        """Let amdgpu's next probes of a GPU fail, or not any more."""
+        self._ask("fail_probe", bdf=bdf, fails=fails)
+
     def mknod(self, path: str, major: int, minor: int, mode: int = 0o666) -> None:
         """Make a device node, as a container runtime does."""
         self._ask("mknod", path=path, major=major, minor=minor, mode=mode)

@@ -313,7 +313,10 @@ def _of_machine(name: str) -> Callable[[Machine, Any, _Args, bytes], _Answer]:
     return lambda machine, view, args, body: (getattr(machine, name)(**args), b"")
 
 
-_ACTIONS = ("switch", "remove", "add", "mknod", "describe", "kill", "delegate")
+_ACTIONS = (
+    *("switch", "remove", "add", "bind", "unbind", "load", "unload", "reload"),
+    *("reset", "hang", "recover", "fail_probe", "mknod", "describe", "kill", "delegate"),
+)
 _METHODS: dict[str, Callable[[Machine, Any, _Args, bytes], _Answer]] = {
     "hello": _hello,
     "read": _read,

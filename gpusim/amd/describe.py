@@ -25,6 +25,7 @@ def describe(driver: Driver, vram: Vram) -> dict[str, object]:
         "name": spec.name,
         "kernel": spec.kernel,
         "driver": spec.driver,
+        "loaded": driver.loaded,
         "kfd_partitions": spec.kfd_partitions,
         "kfd": {
             "major": driver.kfd_major,
@@ -48,6 +49,9 @@ def _gpu(driver: Driver, gpu: Gpu) -> dict[str, object]:
         "product": gpu.product.name,
         "present": gpu.present,
         "driver": gpu.driver,
+        "resetting": gpu.resetting,
+        "hung": gpu.hung,
+        "probe_fails": gpu.probe_fails,
         "numa": gpu.numa,
         "unique_id": f"{facts.unique_id:016x}",
         "hive_id": f"{facts.hive_id:016x}",

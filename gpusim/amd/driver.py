@@ -1,8 +1,9 @@
-"""amdgpu as it acts on a node: probe, partition switch, remove, re-add, and who may open what.
+"""amdgpu as it acts on a node: probe, partition switch, and who may open what.
 
 It owns the state that changes (the GPUs, the minors, the XCP numbers, the KFD topology); files are
-computed from it. Sources: kernel.md 0, 2.1, 2.4, 2.6, 6 and 7; drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c
-(`amdgpu_gfx_set_compute_partition`), amdgpu_xcp.c, amdxcp/amdgpu_xcp_drv.c, amdkfd/kfd_chardev.c.
+computed from it. How GPUs come and go is `gpusim.amd.lifecycle`. Sources: kernel.md 0, 2.1, 2.4, 2.6, 6 and
+7; drivers/gpu/drm/amd/amdgpu/amdgpu_gfx.c (`amdgpu_gfx_set_compute_partition`), amdgpu_xcp.c,
+amdxcp/amdgpu_xcp_drv.c, amdkfd/kfd_chardev.c.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gpusim.amd.drmfs import Device
 from gpusim.amd.gpu import Gpu
 from gpusim.amd.gpufacts import gpu_facts
 from gpusim.amd.kfd import Topology
-from gpusim.amd.partition import MAX_PARTITIONS, automatic, memory_modes, named
+from gpusim.amd.partition import MAX_PARTITIONS, memory_modes, named
 from gpusim.amd.pci import homes
 from gpusim.amd.xcp import PLATFORM, Slots, device_name
 from gpusim.kernel import Behaviour
@@ -105,7 +106,7 @@ class Driver:
     def _gpu(self, index: int, home: str) -> Gpu:
         gpu = self.spec.gpus[index]
         facts = gpu_facts(self.spec, index)
-        return Gpu(index, gpu, facts, home, gpu.numa, gpu.mode, gpu.nps, gpu.vram_used)
+        return Gpu(index, gpu, facts, home, gpu.numa, gpu.mode, gpu.nps, gpu.vram_used, wants=gpu.bound)
 
     # Probe
 
@@ -114,7 +115,7 @@ class Driver:
         for gpu in self.gpus.values():
             while cards and cards[0].spec.before <= gpu.index:
                 self._probe_card(cards.pop(0))
-            self._probe(gpu, gpu.spec.boot_mode or gpu.spec.mode)
+            self.probe(gpu, gpu.spec.boot_mode or gpu.spec.mode)
         for card in cards:
             self._probe_card(card)
         for gpu in self.gpus.values():
@@ -127,24 +128,28 @@ class Driver:
         except OSError as error:
             self._fail(card.spec.bdf, error)
 
-    def _probe(self, gpu: Gpu, mode: str) -> None:
-        """Bind the device to its driver, if that one takes it."""
-        if gpu.spec.bound != "amdgpu":
-            gpu.driver = gpu.spec.bound
-            return
+    def probe(self, gpu: Gpu, mode: str) -> OSError | None:
+        """Bind the device to the driver that wants it, if that one takes it; else what it failed with."""
+        if gpu.wants != "amdgpu":
+            gpu.driver = gpu.wants
+            return None
         try:
+            if gpu.probe_fails:
+                # kernel.md 7: PSP or firmware error; such a device looks as if nobody had bound it.
+                raise OSError(errno.EINVAL, "PSP firmware loading failed")
             if 90500 <= gpu.product.gfx < 90600 and not self.rules.gfx950:
                 # IP discovery: "Failed to add gfx ip block(GC_HWIP:0x...)" (kernel.md 0).
                 raise OSError(errno.EINVAL, "GC 9.5.0 is unknown to this driver")
             self._take_minors(gpu)
         except OSError as error:
             self._fail(gpu.bdf, error)
-            return
+            return error
         gpu.driver = "amdgpu"
         gpu.mode = mode
         self.regions.append(gpu.bdf)
         self._join_kfd(gpu)
         self.events.append({"event": "probed", "gpu": gpu.bdf, "mode": mode, "minors": len(gpu.drm)})
+        return None
 
     def _take_minors(self, gpu: Gpu) -> None:
         """The device's own DRM node and, whatever the mode, those of seven more partitions."""
@@ -155,7 +160,7 @@ class Driver:
                     number = self.slots.take(gpu.bdf, partition)
                 except OSError:
                     gpu.drm, gpu.platform = tuple(drm), tuple(platform)
-                    self._give_minors(gpu)
+                    self.give_minors(gpu)
                     raise
                 try:
                     drm.append(self._minors.allocate(render=True))
@@ -169,7 +174,8 @@ class Driver:
                 platform.append(number)
         gpu.drm, gpu.platform = tuple(drm), tuple(platform)
 
-    def _give_minors(self, gpu: Gpu) -> None:
+    def give_minors(self, gpu: Gpu) -> None:
+        """Give back every number a GPU's DRM and platform devices have."""
         for nodes in gpu.drm:
             self._minors.release(nodes)
         for number in gpu.platform:
@@ -192,18 +198,23 @@ class Driver:
         """One write to current_compute_partition, in the kernel's order of checks (kernel.md 2.1).
 
         Raises:
-            OSError: EINVAL (odd XCC count, unknown name, not on this silicon, not under this NPS), EBUSY.
+            OSError: EINVAL (odd XCC count, unknown name, not on this silicon, not under this NPS); EBUSY, a
+                process uses KFD; EBUSY or EPERM by release, the GPU is in reset; EIO, it hangs.
         """
         product = gpu.product
         mode = named(data)
         if product.xccs % 2 or mode is None or mode not in product.modes():
             raise self._refusal(gpu, mode or data.decode("ascii", "replace").strip(), errno.EINVAL)
+        if gpu.resetting and self.rules.reset_errno:
+            raise self._refusal(gpu, mode, getattr(errno, self.rules.reset_errno))
         if mode == gpu.mode:
             return
         if not self.rules.nps_rule.allows(mode, gpu.nps, product.xccs, vf=product.vf):
             raise self._refusal(gpu, mode, errno.EINVAL)
         if holders := self.holders(gpu):
             raise self._refusal(gpu, mode, errno.EBUSY, [process.pid for process in holders])
+        if gpu.hung:  # inferred: a GPU that does not answer cannot be started again in another mode
+            raise self._refusal(gpu, mode, errno.EIO)
         before = gpu.mode
         self._enter(gpu, mode)
         self.events.append({"event": "switched", "gpu": gpu.bdf, "from": before, "to": mode})
@@ -246,8 +257,10 @@ class Driver:
         GPUs of a hive share one request; the last writer wins for all of them.
 
         Raises:
-            OSError: EINVAL, no such mode or not offered.
+            OSError: EPERM, in reset (newer releases); EINVAL, no such mode or not offered.
         """
+        if gpu.resetting and self.rules.reset_read:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         word = data[:4].decode("ascii", "replace").upper()
         wanted = next((n for n in memory_modes(gpu.product, self.rules) if word == f"NPS{n}"), None)
         if wanted is None:
@@ -255,36 +268,6 @@ class Driver:
         if wanted != gpu.nps:
             self.requested_nps[gpu.facts.hive_id or gpu.bdf] = wanted
             self.events.append({"event": "memory mode requested", "gpu": gpu.bdf, "nps": wanted})
-
-    # Hot-plug
-
-    def remove(self, gpu: Gpu) -> list[int]:
-        """Unplug: XCP nodes, the PCI device's nodes, KFD nodes, then the device (kernel.md 7).
-
-        Returns:
-            The minors that vanished: whoever has them open gets ENODEV from now on.
-        """
-        gone = [minor for nodes in (*gpu.drm[1:], *gpu.drm[:1]) for minor in nodes.minors]
-        self._give_minors(gpu)
-        if gpu.bound:
-            self.regions.remove(gpu.bdf)
-            self.topology = self.topology.without_gpu(gpu.bdf)
-            self.topology_changed()
-        gpu.driver, gpu.present = None, False
-        self.events.append({"event": "removed", "gpu": gpu.bdf})
-        return gone
-
-    def add(self, gpu: Gpu) -> None:
-        """Plug in again: a fresh probe with whatever numbers are free, in the automatic mode.
-
-        Where the automatic mode is UNKNOWN the mode before counts as set by module parameter.
-        A guest's mode is its host's affair and stays.
-        """
-        gpu.present = True
-        gpu.numa = gpu.spec.numa
-        mode = gpu.mode if gpu.product.vf else automatic(gpu.product, gpu.nps, self.rules) or gpu.mode
-        self.events.append({"event": "added", "gpu": gpu.bdf})
-        self._probe(gpu, mode)
 
     # DRM
 
@@ -309,9 +292,12 @@ class Driver:
         Raises:
             OSError: ENODEV, no device has this minor (any more); ENOENT, the render node of a partition the
                 current mode does not have (dmesg "renderD%d partition %d not valid!"). Its card opens.
+                EIO, the GPU hangs: inferred, for the GPU itself clears the page tables a new client gets.
         """
         for gpu in self.gpus.values():
             for partition, nodes in enumerate(gpu.drm):
+                if gpu.hung and minor in nodes.minors:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
                 if minor == nodes.card:
                     return
                 if minor == nodes.render:

@@ -7,11 +7,14 @@ of `gpusim.amd.pci` and `gpusim.amd.drmfs` is computed from these fields when so
 from __future__ import annotations
 
 import copy
+import errno
+import os
 from dataclasses import dataclass
 
 from gpusim.amd.drm import Nodes
 from gpusim.amd.kfd import GpuFacts
 from gpusim.amd.products import Product
+from gpusim.nodes import Caller
 from gpusim.spec import GpuSpec
 
 
@@ -42,6 +45,14 @@ class Gpu:
     """Numbers of the XCP platform devices of partitions 1, 2, …"""
     gtt_used: int = 0
     """Bytes of system memory behind its table."""
+    wants: str | None = "amdgpu"
+    """Driver that takes it when it is probed."""
+    resetting: bool = False
+    """amdgpu resets it just now."""
+    hung: bool = False
+    """It fell off the bus, or does not answer for another reason."""
+    probe_fails: bool = False
+    """Its firmware does not start: amdgpu's probe fails."""
 
     @property
     def bdf(self) -> str:
@@ -66,3 +77,24 @@ class Gpu:
     def copy(self) -> Gpu:
         """An independent GPU in the same state."""
         return copy.copy(self)
+
+
+def not_resetting(gpu: Gpu, _: Caller | None = None) -> None:
+    """What amdgpu's own attributes ask before they answer (amdgpu_pm.c; kernel.md 7).
+
+    Raises:
+        OSError: EPERM, the GPU is in reset.
+    """
+    if gpu.resetting:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def answers(gpu: Gpu, _: Caller | None = None) -> None:
+    """What an attribute meets that has to ask the hardware itself (kernel.md 7).
+
+    Raises:
+        OSError: EPERM, in reset; EIO, the GPU hangs (which errno differs by attribute: EIO, ETIME, …).
+    """
+    not_resetting(gpu)
+    if gpu.hung:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))

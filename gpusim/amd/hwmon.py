@@ -8,8 +8,9 @@ GPU and do not move: nothing here computes heat. ``M`` is arbitrary in Linux too
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from gpusim.amd.gpu import Gpu
+from gpusim.amd.gpu import Gpu, answers
 from gpusim.amd.products import Product
 from gpusim.nodes import Attr, Dir, Link, Node
 
@@ -68,5 +69,7 @@ def readings(product: Product) -> Readings:
 def entries(gpu: Gpu) -> dict[str, Node]:
     """What is in the GPU's ``hwmon`` directory."""
     found: dict[str, Node] = {"name": Attr("amdgpu\n"), "device": Link(f"../../../{gpu.bdf}")}
-    found |= {name: Attr(f"{value}\n") for name, value in readings(gpu.product).items()}
+    for name, value in readings(gpu.product).items():
+        # Labels are texts of the driver; a reading has to be fetched.
+        found[name] = Attr(f"{value}\n", guard=None if name.endswith("_label") else partial(answers, gpu))
     return {f"hwmon{_FIRST + gpu.index}": Dir(found)}

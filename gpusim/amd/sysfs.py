@@ -38,13 +38,14 @@ class Sysfs:
         processes = Dir(lambda: process_entries(vram))
         vram.contexts_changed = processes.invalidate
         kfd.root.add("proc", processes)
+        self._class_drm = self._lazy(lambda: drmfs.class_entries(driver.drm_devices()))
         self.root = Dir(
             {
                 "bus": Dir(self._bus()),
-                "class": Dir(self._class()),
+                "class": self._lazy(self._class),
                 "dev": Dir({"char": self._lazy(self._char)}),
                 "devices": self._lazy(self._devices),
-                "module": Dir(self._module()),
+                "module": self._lazy(self._module),
             }
         )
         self.dri = self._lazy(lambda: drmfs.dev_entries(driver.drm_devices(), driver.open_minor))
@@ -101,13 +102,10 @@ class Sysfs:
         return {name: Link(f"../../../devices/platform/{name}") for name in names}
 
     def _class(self) -> dict[str, Node]:
-        found: dict[str, Node] = {"drm": self._lazy(self._class_drm)}
+        found: dict[str, Node] = {"drm": self._class_drm}
         if self._driver.loaded:
             found["kfd"] = Dir({"kfd": Link("../../devices/virtual/kfd/kfd")})
         return found
-
-    def _class_drm(self) -> dict[str, Node]:
-        return drmfs.class_entries(self._driver.drm_devices())
 
     def _char(self) -> dict[str, Node]:
         found = drmfs.char_entries(self._driver.drm_devices())

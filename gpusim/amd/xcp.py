@@ -70,6 +70,11 @@ class Slots:
         del self._owners[number]
         self._next = min(self._next, number)
 
+    def clear(self) -> None:
+        """The module is gone, and every device with it, also those that lingered."""
+        self._owners.clear()
+        self._next = 0
+
     def release(self, number: int) -> None:
         """The GPU is gone: the number is free again, or its device lingers, by release."""
         if self._freed:

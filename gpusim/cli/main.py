@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
-from gpusim.cli import actions, around, nodes, top
+from gpusim.cli import actions, around, faults, nodes, top
 from gpusim.cli.parser import Command
 from gpusim.errors import GpusimError
 
@@ -44,6 +44,7 @@ def parser() -> Command:
     commands = whole.add_subparsers(metavar="COMMAND", required=True, title="commands", parser_class=Command)
     nodes.add_commands(commands)
     actions.add_commands(commands)
+    faults.add_commands(commands)
     around.add_commands(commands)
     top.add_commands(commands)
     return whole
