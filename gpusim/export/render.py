@@ -39,6 +39,10 @@ class _Kind(Protocol):
     def name(self) -> str: ...
 
 
+MARK = ".gpusim-rendering"
+"""File at the top of a rendered tree by which a later rendering knows that it may be replaced."""
+
+
 class _Stat(Protocol):
     @property
     def kind(self) -> _Kind: ...
@@ -89,14 +93,14 @@ def render(machine: Source, directory: str | os.PathLike[str], *, force: bool = 
     Args:
         machine: whose tree.
         directory: made with its parents when missing; must be empty otherwise.
-        force: replace an earlier rendering. Only names at the top that the machine has too are removed; a
-            directory that holds anything else is refused all the same.
+        force: replace an earlier rendering, known by its `MARK`; a directory that holds anything else is
+            refused all the same.
 
     Returns:
         Counts, and the attributes left out.
 
     Raises:
-        RenderError: `directory` is a file, or is not empty.
+        RenderError: `directory` is empty text, a file, or not empty.
         OSError: the disk is full, a parent cannot be written, … Nothing half-written is left, nor after
             Ctrl-C.
     """
@@ -104,43 +108,51 @@ def render(machine: Source, directory: str | os.PathLike[str], *, force: bool = 
     tops = _names(machine, "/")
     existed = _prepare(target, tops, force=force)
     writer = _Writer(machine)
+    if not existed:
+        os.makedirs(target)
+    root = os.open(target, _DIRECTORY)
     try:
-        if not existed:
-            os.makedirs(target)
-        root = os.open(target, _DIRECTORY)
-        try:
-            if (nodes := _nodes(machine)) is not None:
-                writer.fill_from_nodes("/", nodes, root)
-            else:
-                writer.fill("/", tops, root)
-        finally:
-            os.close(root)
+        writer.write(MARK, b"A rendered tree; rendering with force may replace it.\n", 0o444, root)
+        if (nodes := _nodes(machine)) is not None:
+            writer.fill_from_nodes("/", nodes, root)
+        else:
+            writer.fill("/", tops, root)
         writer.report.skipped.sort()
     except BaseException:
-        for name in tops:
-            _remove(f"{target}/{name}")
+        for name in (*tops, MARK):  # the directory was empty: all of them are ours
+            _remove(name, root)
         if not existed:
-            _remove(target)
+            os.rmdir(target)
         raise
+    finally:
+        os.close(root)
     return writer.report
 
 
 def _prepare(target: str, tops: Sequence[str], *, force: bool) -> bool:
     """Make sure that `target` is free; whether it exists."""
+    if not target:
+        raise RenderError("the directory's name is empty; name an empty directory or a new one")
     try:
-        present = os.listdir(target)
+        present = set(os.listdir(target))
     except FileNotFoundError:
         return False
     except NotADirectoryError:
         what = "is a file" if os.path.lexists(target) else "lies below a file"
         raise RenderError(f"{target}: {what}; name an empty directory or a new one") from None
-    foreign = sorted(set(present) - set(tops))
-    if present and (foreign or not force):
+    if not present:
+        return True
+    foreign = sorted(present - {*tops, MARK}) if MARK in present else sorted(present)
+    if foreign or not force:
         shown = ", ".join(foreign[:3] or sorted(present)[:3])
         remedy = "name another one" if foreign else "name another one, or force to replace it"
         raise RenderError(f"{target}: is not empty (it holds {shown}); {remedy}")
-    for name in present:
-        _remove(f"{target}/{name}")
+    root = os.open(target, _DIRECTORY)
+    try:
+        for name in sorted(present - {MARK}) + [MARK]:  # the mark last: an interrupted removal can go on
+            _remove(name, root)
+    finally:
+        os.close(root)
     return True
 
 
@@ -292,14 +304,16 @@ def _umask() -> int:
     return 0o777
 
 
-def _remove(path: str) -> None:
-    """Remove a file, a link or a whole tree, read-only directories included; absent is fine."""
-    if os.path.islink(path) or not os.path.isdir(path):
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            return
+def _remove(name: str, directory: int) -> None:
+    """Remove an entry of the open `directory`, a tree with its read-only directories too; absent is fine.
+
+    Always below an open descriptor: no path is looked up, so an odd name cannot lead anywhere else.
+    """
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
         return
-    for inner, _, _ in os.walk(path):
-        os.chmod(inner, 0o700)
-    shutil.rmtree(path)
+    except (IsADirectoryError, PermissionError):
+        for _, _, _, inner in os.fwalk(name, dir_fd=directory):
+            os.fchmod(inner, 0o700)
+        shutil.rmtree(name, dir_fd=directory)

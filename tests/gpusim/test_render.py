@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusim.export.render import RenderError, render
+from gpusim.export.render import MARK, RenderError, render
 from gpusim.machine import View
 from gpusim.tree import Attr, Caller, CharDev, Dir, File, Kind, Link, Node, Tree
 
@@ -111,6 +111,34 @@ def test_force_replaces_an_earlier_rendering(tmp_path: Path) -> None:
     render(example(), out, force=True)
     assert not (out / "sys/stale").exists()
     assert (out / "note").exists()
+
+
+def test_force_never_replaces_what_was_not_rendered(tmp_path: Path) -> None:
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "sys/mine").write_text("precious")
+    with pytest.raises(RenderError, match="is not empty"):
+        render(example(), tmp_path, force=True)
+    assert (tmp_path / "sys/mine").read_text() == "precious"
+
+
+def test_an_empty_name_is_refused_before_anything_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    for verb in ("makedirs", "unlink", "rmdir", "fwalk", "mkdir"):
+        monkeypatch.setattr(os, verb, lambda *_, **__: pytest.fail("touched the disk"))
+    for force in (False, True):
+        with pytest.raises(RenderError, match="name is empty"):
+            render(example(), "", force=force)
+
+
+def test_a_directory_that_cannot_be_made_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(os, "makedirs", refused)
+    monkeypatch.setattr(os, "unlink", lambda *_, **__: pytest.fail("removed something"))
+    with pytest.raises(PermissionError):
+        render(example(), tmp_path / "new")
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(errno.ENOSPC, "full"), RuntimeError("bug")])
@@ -217,4 +245,4 @@ def test_what_is_rendered_is_what_the_machine_hands_out(
         assert stat.S_IMODE(there.stat().st_mode) == tree.stat(path).mode
     assert dict(report.skipped) == unreadable
     written = {"/" + str(path.relative_to(out)) for path in out.rglob("*")}
-    assert written == {path for path, _ in walk(tree)} - unreadable.keys()
+    assert written - {f"/{MARK}"} == {path for path, _ in walk(tree)} - unreadable.keys()
