@@ -492,27 +492,26 @@ def test_an_outage_of_the_api_server_delays_and_loses_nothing(cluster: Cluster) 
     cluster.all_free()
 
 
-def test_a_lock_that_expired_under_a_slow_kubelet_gives_nothing_away_twice(
+def test_a_pod_whose_lock_expired_before_kubelet_allocated_does_not_get_the_next_ones_devices(
     make: Callable[..., Cluster],
 ) -> None:
     cluster = make(expiry=1.0)
-    until(lambda: cluster.scheduler.devices.get(NODE))
-    cluster.kubelet.kill()
-    cluster.create("p", slice_(8192, 25))
-    until(lambda: cluster.said("bound", "p"), why=lambda: f"{cluster.scheduler.events}")
-    cluster.create("q", slice_(4096, 25, 2))
-    until(lambda: cluster.said("bound", "q"))  # it took the lock over
-    assert cluster.said("contention", "q")
-    assert str(cluster.node_annotation(LOCK)).endswith(",default,q")
-    cluster.kubelet.start()
-    for name in ("p", "q"):
-        until(lambda at=name: cluster.phase(at) in {"Running", "Failed"}, 30)
-        until(lambda at=name: cluster.annotation(at, PHASE) in {"success", "failed"}, 40)
+    cluster.kubelet.faults.allocate_delay = 2.5
+    cluster.create("slow", slice_(8192, 25))
+    until(lambda: cluster.said("bound", "slow"))
+    cluster.create("next", slice_(4096, 25, 2))
+    until(lambda: cluster.said("bound", "next"))
+    assert cluster.said("contention", "next")
+    assert cluster.phase("slow") == "Pending"
+    assert str(cluster.node_annotation(LOCK)).endswith(",default,next")
+    assert "the node lock does not belong to pod default/slow" in cluster.fails("slow")
+    assert cluster.annotation("slow", PHASE) == "failed"
+    assert cluster.runs("next")["c0"].envs["HIP_DEVICE_MEMORY_LIMIT_1"] == "4096m"
     cluster.nothing_twice()
     assert cluster.unlocked()
 
 
-def test_an_unhealthy_kubelet_list_does_not_stop_what_runs(cluster: Cluster) -> None:
+def test_a_plugin_that_restarts_keeps_what_runs_and_gives_none_of_it_away(cluster: Cluster) -> None:
     cluster.create("p", slice_(8192, 25))
     before = cluster.runs("p")["c0"]
     cluster.plugin.end()
