@@ -9,10 +9,10 @@ node on drivers up to 6.16 (decision 28). Rules: decisions 1 to 6, 10 to 12, 14,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from devplugin.amd.inventory import Gpu, Partition, Skipped
-from devplugin.amd.partitioning import Cut, cut
+from devplugin.amd.partitioning import MODES, Cut, cut
 from devplugin.amd.pcidev import (
     BOUND,
     PLATFORM,
@@ -52,7 +52,7 @@ class Assembler:
         host: The node.
         node_name: For ids of GPUs without serial.
         nodes: All KFD GPU nodes of the machine.
-        previous_ids: Registered ids of the last pass by BDF, for a GPU in reset.
+        previous: GPUs of the last pass by BDF, for one that cannot be read just now: in reset, or hung.
         unlisted_at: Where a node that is not listed would stand: KFD's directory, or unreadable files.
     """
 
@@ -61,13 +61,13 @@ class Assembler:
         host: Host,
         node_name: str,
         nodes: Sequence[Node],
-        previous_ids: Mapping[str, str],
+        previous: Mapping[str, Gpu],
         unlisted_at: str,
     ) -> None:
         """Look at /dev once."""
         self._host = host
         self._node_name = node_name
-        self._previous_ids = previous_ids
+        self._previous = previous
         self._unlisted_at = unlisted_at
         self._platform = Platform(host)
         self._kfd_problem = _no_device_node(host, "/dev/kfd")
@@ -85,6 +85,7 @@ class Assembler:
             numbers = _numbers(nodes, drm)
             labels = [bdf] if len(nodes) == 1 else [f"{bdf}/{number}" for number in numbers]
             return Assembled(None, tuple(Skipped(label, str(error)) for label in labels), ())
+        facts = self._remembered(bdf, facts, nodes)
         numbers = _numbers(nodes, drm)
         banks = [read_bank(self._host, node.index) for node in nodes]
         first, bank = nodes[0], banks[0]
@@ -142,6 +143,21 @@ class Assembler:
             )
         return Assembled(gpu, tuple(skipped), tuple(warnings), len(unlisted), how.warning)
 
+    def _remembered(self, bdf: str, facts: PciFacts, nodes: Sequence[Node]) -> PciFacts:
+        """The facts, with modes of the last pass where the files are there and name none (kernel.md 2.1, 7).
+
+        In reset they answer EPERM, on a hung GPU UNKNOWN: neither changes what the GPU is cut into, and a
+        GPU offered under another name meanwhile would be another device to kubelet. KFD still decides.
+        """
+        before = self._previous.get(bdf)
+        if before is None or before.device_id != nodes[0].device_id:
+            return facts
+        if facts.has_mode_file and facts.compute not in MODES and len(nodes) == len(before.partitions):
+            facts = replace(facts, compute=before.compute)
+        if facts.has_memory_file and not facts.memory:
+            facts = replace(facts, memory=before.memory)
+        return facts
+
     def _partition(self, bdf: str, number: int, node: Node, drm: Drm, bank: int | None) -> Partition:
         """One node's device (decisions 1, 2, 20)."""
         minor = node.render_minor
@@ -194,8 +210,8 @@ class Assembler:
         would make the scheduler forget who holds it.
         """
         if facts.unique_id_problem:
-            if bdf in self._previous_ids:
-                return self._previous_ids[bdf]
+            if bdf in self._previous:
+                return self._previous[bdf].id
             raise UnusableError(facts.unique_id_problem)
         unique_id = facts.unique_id
         if unique_id is None:

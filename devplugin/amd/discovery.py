@@ -28,8 +28,8 @@ Slot = tuple[int, int, int]
 def discover(host: Host, settings: Settings, previous: Inventory | None = None) -> Inventory:
     """All AMD GPUs of the node now, and every one that is not offered with its reason.
 
-    `previous` only keeps the id of a GPU whose serial cannot be read for the moment (in reset). Never
-    raises for anything a tree may hold.
+    `previous` only keeps id and modes of a GPU whose files do not tell them for the moment (in reset, hung).
+    Never raises for anything a tree may hold.
     """
     topology = read_topology(host)
     bound, no_driver = bound_gpus(host)
@@ -41,7 +41,7 @@ def discover(host: Host, settings: Settings, previous: Inventory | None = None) 
         host,
         settings.node_name,
         topology.gpus,
-        {gpu.bdf: gpu.id for gpu in previous.gpus} if previous else {},
+        {gpu.bdf: gpu for gpu in previous.gpus} if previous else {},
         _first(unclear) or NODES,
     )
     gpus: list[Gpu] = []

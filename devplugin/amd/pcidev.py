@@ -46,6 +46,7 @@ class PciFacts:
     memory: str
     changeable: bool
     has_mode_file: bool
+    has_memory_file: bool
     numa: int
     unique_id: int | None
     """None where the file is absent, empty or 0."""
@@ -146,7 +147,7 @@ def read_facts(host: Host, bdf: str) -> PciFacts:
     directory = f"{BOUND}/{bdf}"
     warnings: list[str] = []
     compute, has_mode_file = _word(host, f"{directory}/current_compute_partition", bdf, warnings)
-    memory, _ = _word(host, f"{directory}/current_memory_partition", bdf, warnings)
+    memory, has_memory_file = _word(host, f"{directory}/current_memory_partition", bdf, warnings)
     unique_id, problem = _unique_id(host, f"{directory}/unique_id")
     return PciFacts(
         vram_bytes=_vram(host, f"{directory}/mem_info_vram_total"),
@@ -154,6 +155,7 @@ def read_facts(host: Host, bdf: str) -> PciFacts:
         memory=memory if _MEMORY.fullmatch(memory) else "",
         changeable=_is_there(host, f"{directory}/available_compute_partition"),
         has_mode_file=has_mode_file,
+        has_memory_file=has_memory_file,
         numa=_numa(host, f"{directory}/numa_node", bdf, warnings),
         unique_id=unique_id,
         unique_id_problem=problem,
