@@ -33,13 +33,13 @@ class BadFixture(GpusimError):  # noqa: N818 - the name callers read in `except`
 
     Attributes:
         path: the file as it was named, ``<text>`` for a string.
-        key: where in the document, from ``$``.
+        key: where in the document, from ``$``; empty when there is no document.
         why: what was found and what is allowed.
         line: the line in the file from 1, or None.
     """
 
     def __init__(self, path: str, key: str, why: str, line: int | None = None) -> None:
-        super().__init__(f"{path}{f':{line}' if line else ''}: {key}: {why}")
+        super().__init__(f"{path}{f':{line}' if line else ''}: {f'{key}: ' if key else ''}{why}")
         self.path = path
         self.key = key
         self.why = why
@@ -57,7 +57,7 @@ def load(name_or_path: str | os.PathLike[str]) -> NodeSpec:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise BadFixture(str(path), "$", f"cannot be read: {reason}") from error
+        raise BadFixture(str(path), "", f"cannot be read: {reason}") from error
     resolved = path.resolve()
     name = resolved.relative_to(SHIPPED) if resolved.is_relative_to(SHIPPED) else Path(resolved.name)
     return loads(text, path=str(name_or_path), name=name.as_posix().removesuffix(_SUFFIX))
@@ -75,12 +75,12 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
         if candidate.is_file():
             return candidate
     if Path(asked).is_dir():
-        raise BadFixture(asked, "$", "is a directory, not a fixture")
+        raise BadFixture(asked, "", "is a directory, not a fixture")
     known = names()
     wanted = bare.removesuffix(_SUFFIX)
     near = get_close_matches(wanted, known, n=3, cutoff=0.5) or [n for n in known if wanted in n][:3]
     hint = f"; near: {', '.join(near)}" if near else f"; known: {', '.join(known)}"
-    raise BadFixture(asked, "$", f"no such file, and no fixture of that name{hint}")
+    raise BadFixture(asked, "", f"no such file, and no fixture of that name{hint}")
 
 
 def names() -> tuple[str, ...]:
@@ -133,13 +133,19 @@ class _Reader:
     """One decoding, which remembers where each value of the spec was written."""
 
     def __init__(self) -> None:
-        self.places: dict[str, tuple[str, int]] = {}
+        self.places: dict[str, tuple[str, int | None]] = {"": ("$", None)}
 
     def place(self, key: str) -> tuple[str, int | None]:
-        """Where the spec's `key` (``gpus[3].mode``) stands in the document: its path there and the line."""
-        while key and key not in self.places:
+        """Where the spec's `key` (``gpus[3].mode``) stands in the document: its path there and the line.
+
+        Of a value that is not written the path still names the key, and the line is what it belongs to.
+        """
+        asked = key
+        while key not in self.places:
             key = key[: max(key.rfind("."), key.rfind("["), 0)]
-        return self.places.get(key, ("$" if not key else f"$.{key}", None))
+        path, line = self.places[key]
+        rest = asked[len(key) :]
+        return path + ("." if rest and not key else "") + rest, line
 
     def node(self, root: Node, name: str) -> NodeSpec:
         document = _mapping(
@@ -163,6 +169,7 @@ class _Reader:
 
     def cpus(self, node: Node) -> Cpus:
         document = _mapping(node, [*CPU_KEYS, "distance"], "a mapping that describes the CPUs")
+        self.places["cpus"] = ("$.cpus", document.line)
         values = self.values(document, CPU_KEYS, "cpus.", ".cpus.")
         if (said := document.fields.get("distance")) is not None:
             self.places["cpus.distance"] = ("$.cpus.distance", said.line)
@@ -180,6 +187,7 @@ class _Reader:
         with _Under(f"[{index}]"):
             document = _mapping(node, [*GPU_KEYS], "a mapping that describes a GPU")
             _needs(document, "product", "bdf")
+            self.places[f"gpus[{index}]"] = (f"$.gpus[{index}]", document.line)
             return GpuSpec(**self.values(document, GPU_KEYS, f"gpus[{index}].", f".gpus[{index}]."))
 
     def cards(self, node: Node) -> tuple[CardSpec, ...]:
@@ -190,6 +198,7 @@ class _Reader:
             with _Under(f"[{i}]"):
                 document = _mapping(item, [*CARD_KEYS], "a mapping that describes a display")
                 _needs(document, "driver", "bdf", "vendor", "device")
+                self.places[f"cards[{i}]"] = (f"$.cards[{i}]", document.line)
                 cards.append(CardSpec(**self.values(document, CARD_KEYS, f"cards[{i}].", f".cards[{i}].")))
         return tuple(cards)
 
@@ -199,6 +208,7 @@ class _Reader:
         addresses = document.fields["bdf"]
         count = len(addresses.items) if isinstance(addresses, Items) else 1
         rows: list[dict[str, Any]] = [{} for _ in range(count)]
+        self.places |= {f"gpus[{i}]": ("$.gpus", document.line) for i in range(count)}
         for key, node in document.fields.items():
             each = node.items if isinstance(node, Items) else None
             if each is not None and len(each) != count:

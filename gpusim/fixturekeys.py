@@ -17,7 +17,7 @@ from gpusim.amd.products import PRODUCTS
 from gpusim.yamlnode import Fields, Items, Node, Scalar, describe, flow, quoted
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE = re.compile(r"([0-9]+) ?([KMGT]iB)")
+_SIZE = re.compile(r"([0-9]{1,20}) ?([KMGT]iB)")
 _U64 = (1 << 64) - 1
 _U32 = (1 << 32) - 1
 
@@ -287,13 +287,13 @@ NODE_KEYS: Mapping[str, Codec] = {
     "bmc": FLAG,
     "kfd_partitions": choice(["listed", "hidden", "truncated"]),
     "seed": integer(0, _U64),
-    "pcie_generation": integer(1, 7),
+    "pcie_generation": integer(1, 5),
     "large_bar": FLAG,
     "p2p": FLAG,
     "platform_oem": integer(0, _U64),
     "platform_id": integer(0, _U64),
     "platform_rev": integer(0, _U64),
-    "minors_per_type": optional(integer(1, 1 << 20), "by kernel"),
+    "minors_per_type": optional(integer(64, 64, "64"), "by kernel"),
     "cgroup_driver": choice(["systemd", "cgroupfs"]),
     "dmem_regions": optional(FLAG, "by driver and kernel"),
 }

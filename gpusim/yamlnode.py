@@ -19,6 +19,8 @@ _PLAIN_TAGS = frozenset(
 )
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _INTEGER = re.compile(r"[-+]?(0x[0-9a-fA-F]+|0|[1-9][0-9]*)")
+_LONGEST = 40
+"""Characters of a number that anything may be; Python itself refuses to read beyond 4300 digits."""
 _SAFE_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./+-]*")
 _WORDS_WITH_MEANING = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 
@@ -46,8 +48,8 @@ class Scalar:
         return self.plain and self.text in _NULLS
 
     def integer(self) -> int | None:
-        """The number, when the scalar is a plain decimal or 0x hexadecimal one."""
-        if not self.plain or not _INTEGER.fullmatch(self.text):
+        """The number, when the scalar is a plain decimal or 0x hexadecimal one and of a sane length."""
+        if not self.plain or len(self.text) > _LONGEST or not _INTEGER.fullmatch(self.text):
             return None
         return int(self.text, 16 if "0x" in self.text else 10)
 

@@ -11,12 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from gpusim.amd.gpufacts import gpu_facts
 from gpusim.amd.partition import MODES
 from gpusim.amd.products import PRODUCTS, Product
-from gpusim.kernel import Behaviour, UnknownRelease, behaviour, parse_driver
+from gpusim.kernel import Behaviour, UnknownReleaseError, behaviour, parse_driver
 from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, SpecError
 
 _ANY_NPS = (1, 2, 4)
+_MIB = 1 << 20
+_MOST_VRAM = 64 << 40
+"""Far above any card there is, and small enough that no sum of KFD's 64-bit numbers overflows."""
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
@@ -28,11 +32,11 @@ def check(spec: NodeSpec) -> None:
     """
     try:
         parse_driver(spec.driver)
-    except UnknownRelease as error:
+    except UnknownReleaseError as error:
         raise SpecError("driver", str(error)) from error
     try:
         rules = behaviour(spec.kernel, spec.driver)
-    except UnknownRelease as error:
+    except UnknownReleaseError as error:
         raise SpecError("kernel", str(error)) from error
     _one_of("kfd_partitions", spec.kfd_partitions, ("listed", "hidden", "truncated"))
     _one_of("cgroup_driver", spec.cgroup_driver, ("systemd", "cgroupfs"))
@@ -45,6 +49,7 @@ def check(spec: NodeSpec) -> None:
     _check_cpus(spec.cpus)
     for index, gpu in enumerate(spec.gpus):
         _check_gpu(f"gpus[{index}]", gpu, spec, rules)
+    _check_hives(spec)
     for index, card in enumerate(spec.cards):
         _check_card(f"cards[{index}]", card, len(spec.gpus))
     _check_addresses(spec)
@@ -80,8 +85,11 @@ def _check_gpu(path: str, gpu: GpuSpec, spec: NodeSpec, rules: Behaviour) -> Non
     _one_of(f"{path}.bound", gpu.bound or "amdgpu", ("amdgpu", "vfio-pci", "pci-stub"))
     _check_modes(path, gpu, product, rules)
     _check_fused(path, gpu, product)
-    if gpu.vram_bytes is not None and gpu.vram_bytes <= 0:
-        raise SpecError(f"{path}.vram_bytes", "memory has a size")
+    if gpu.vram_bytes is not None and not _MIB <= gpu.vram_bytes <= _MOST_VRAM:
+        raise SpecError(
+            f"{path}.vram_bytes",
+            f"a GPU's memory has a size from 1 MiB to 64 TiB, not {gpu.vram_bytes} bytes",
+        )
     total = gpu.vram_bytes or product.vram_bytes
     if gpu.vram_used < 0 or (total and gpu.vram_used > total):
         raise SpecError(f"{path}.vram_used", f"between 0 and the GPU's {total} bytes, not {gpu.vram_used}")
@@ -113,6 +121,27 @@ def _check_fused(path: str, gpu: GpuSpec, product: Product) -> None:
             raise SpecError(where, f"an XCC has {arrays} shader arrays, not {len(bitmaps)}")
         if any(not 0 <= bitmap < 1 << product.cus_per_array for bitmap in bitmaps):
             raise SpecError(where, f"an array has {product.cus_per_array} CUs")
+    if not any(bitmap for xcc in range(product.xccs) for bitmap in gpu.fused.get(xcc, product.bitmaps)):
+        raise SpecError(f"{path}.fused", "all CUs are fused off: a GPU has one at least")
+
+
+def _check_hives(spec: NodeSpec) -> None:
+    """GPUs of one hive have different physical ids: only a described id is anybody's fault."""
+    if all(gpu.xgmi_physical is None for gpu in spec.gpus):
+        return
+    taken: dict[tuple[int, int], int] = {}
+    for index, gpu in enumerate(spec.gpus):
+        facts = gpu_facts(spec, index)
+        other = taken.setdefault((facts.hive_id, facts.xgmi_physical), index)
+        if facts.hive_id and other != index:
+            said = index if gpu.xgmi_physical is not None else other
+            if spec.gpus[said].xgmi_physical is None:
+                continue
+            rest = other if said == index else index
+            raise SpecError(
+                f"gpus[{said}].xgmi_physical",
+                f"{facts.xgmi_physical} is already that of gpus[{rest}], which is of the same hive",
+            )
 
 
 def _check_card(path: str, card: CardSpec, gpus: int) -> None:

@@ -153,6 +153,10 @@ def test_a_refusal_names_file_line_key_what_was_found_and_what_is_allowed(
         (QPX.replace("[0, 1]", "[0, 7]"), "$.gpus.numa[1]", "7"),
         (QPX.replace("0000:05", "0000:75"), "$.gpus.bdf[1]", "0000:75:00.0"),
         (with_gpu("nps: 4"), "$.gpus.nps", "NPS4"),
+        (with_gpu("vram_bytes: 1"), "$.gpus.vram_bytes", "from 1 MiB to 64 TiB, not 1 bytes"),
+        (with_gpu("vram_bytes: [1GiB, 65TiB]"), "$.gpus.vram_bytes[1]", "from 1 MiB to 64 TiB"),
+        (with_gpu("vram_bytes: 16MiB"), "$.gpus.vram_used", "between 0 and the GPU's 16777216 bytes"),
+        (with_gpu("xgmi_physical: 3"), "$.gpus.xgmi_physical", "already that of gpus[0]"),
     ],
 )
 def test_an_impossible_node_is_refused_at_the_place_where_the_fixture_says_it(
@@ -162,6 +166,33 @@ def test_an_impossible_node_is_refused_at_the_place_where_the_fixture_says_it(
     assert error.key.startswith(key)
     assert error.line is not None
     assert why in error.why
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (QPX.replace("[0, 1]", f"[0, {'9' * 5000}]"), "$.gpus.numa[1]"),
+        (with_gpu(f"vram_bytes: {'9' * 5000}TiB"), "$.gpus.vram_bytes"),
+        (with_gpu(f"vram_bytes: {'9' * 5000}"), "$.gpus.vram_bytes"),
+        (with_gpu(f"unique_id: 0x{'f' * 5000}"), "$.gpus.unique_id"),
+        (with_gpu(f"fused:\n    ? {'9' * 5000}\n    : 0"), "$.gpus.fused"),
+        (QPX + f"seed: {'9' * 5000}\n", "$.seed"),
+        (QPX + f"cpus: {{distance: {'9' * 5000}}}\n", "$.cpus.distance"),
+        (QPX.replace("6.14\n", f"6.{'9' * 5000}\n", 1), "$.kernel"),
+        (QPX.replace("dkms-6.14.14", f"dkms-6.{'9' * 5000}"), "$.driver"),
+    ],
+)
+def test_a_number_longer_than_python_reads_is_refused_at_its_place(text: str, key: str) -> None:
+    error = refusal(text)
+    assert (error.key, error.line is None) == (key, False)
+
+
+def test_keys_and_check_allow_the_same() -> None:
+    for key, low, high in (("pcie_generation", 1, 5), ("minors_per_type", 64, 64)):
+        loads(QPX + f"{key}: {low}\n")
+        loads(QPX + f"{key}: {high}\n")
+        for value in (low - 1, high + 1):
+            assert "allowed: " in refusal(QPX + f"{key}: {value}\n").why
 
 
 def test_an_impossible_gpu_of_a_list_is_named_by_its_number() -> None:

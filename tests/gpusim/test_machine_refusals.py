@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpusim.amd.gpufacts import gpu_facts
 from gpusim.machine import Machine
 from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, SpecError
 from gpusim.testing.machines import node
@@ -48,7 +49,10 @@ def with_gpu(
         (with_gpu(fused={8: (0xFF, 0xFF, 0xFF, 0xFF)}), "gpus[2].fused[8]", "0 to 7"),
         (with_gpu(fused={0: (0xFF,)}), "gpus[2].fused[0]", "4 shader arrays"),
         (with_gpu(fused={0: (0x3FF, 0, 0, 0)}), "gpus[2].fused[0]", "9 CUs"),
+        (with_gpu(fused=dict.fromkeys(range(8), (0, 0, 0, 0))), "gpus[2].fused", "all CUs are fused off"),
+        (with_gpu(xgmi_physical=gpu_facts(node(), 0).xgmi_physical), "gpus[2].xgmi_physical", "same hive"),
         (with_gpu(vram_bytes=0), "gpus[2].vram_bytes", "size"),
+        (with_gpu(vram_bytes=(64 << 40) + 1), "gpus[2].vram_bytes", "64 TiB"),
         (with_gpu(vram_used=1 << 40), "gpus[2].vram_used", "309220868096"),
         (node(kernel="six"), "kernel", "six"),
         (node(driver="dkms"), "driver", "dkms"),
