@@ -194,7 +194,7 @@ class Checks:
         Except a refusal that could not be written down: the lock goes all the same (amd.md 5.9).
         """
         was = ((change.before or change.obj)["metadata"].get("annotations") or {}).get(LOCK)
-        if was is None or was == self.lock() or self._plan.trouble:
+        if was is None or was == self.lock() or self._plan.troubles:
             return
         _, namespace, name = was.split(",")
         for one in self._living():

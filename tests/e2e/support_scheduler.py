@@ -184,8 +184,8 @@ class Scheduler:
             placed = self._choose(name, slots)
             if placed is not None:
                 async with self.binding:
-                    bound = await self._try_bind(name, placed)
-                if bound:
+                    done = not self._lives(name, uid) or await self._try_bind(name, placed)
+                if done:
                     return
             await asyncio.sleep(self._placing.uniform(0.2, 1.0))
         if self._lives(name, uid):

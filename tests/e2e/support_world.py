@@ -42,7 +42,8 @@ class Life:
         self._world = world
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in order, so that a history can be repeated
         vendor = Amd()
-        settings = Settings(node_name=NODE, hook_path="/usr/local")
+        # Without dmem, so that a slice without the hook is refused (decision 23).
+        settings = Settings(node_name=NODE, hook_path="/usr/local", dmem_backend=False)
         inventory = vendor.discover(world.machine, settings, None)
         self.allocator = Allocator(
             Port(world.store, world.plan, self),
@@ -102,7 +103,8 @@ class World:
         self.lives = 0
         self.ran: list[str] = []
         """Pods that got all their devices."""
-        self.refusals = 0
+        self.refused = 0
+        """Allocates to which the plugin said no."""
         self._scheduler = Scheduler(self.store, self.facts.devices, seed=seed, pods=pods)
         self._random = {who: random.Random(f"{who} {seed}") for who in ("hook", "kubelet", "end")}
         self._quiet = False
@@ -122,9 +124,7 @@ class World:
 
     def hook(self) -> bool:
         """Whether the memory hook is on the host; a slice without it is refused (decision 23)."""
-        there = self._quiet or self._random["hook"].random() < 0.9
-        self.refusals += not there
-        return there
+        return self._quiet or self._random["hook"].random() < 0.9
 
     # -- the history ----------------------------------------------------------------------------------
 
@@ -212,6 +212,7 @@ class World:
                     else:
                         self._note(one, part["name"], await self._ask(count), left)
                 except (Refused, KubeError, ConnectionLostError) as why:
+                    self.refused += isinstance(why, Refused)
                     await asyncio.sleep(random.uniform(0.0, 0.3))
                     self.checks.given.pop(uid, None)
                     self._status(uid, name, {"phase": "Failed", "reason": type(why).__name__})

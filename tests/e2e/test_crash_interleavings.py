@@ -31,18 +31,18 @@ SPX, QPX, RDNA = "mi355x/spx-6.14", "mi355x/qpx-6.14", "rdna4/rx9070-igpu"
 
 HISTORIES = [
     (SPX, 6, 0.0),
-    (SPX, 2, 0.0),
+    (SPX, 4, 0.0),
     (SPX, 8, 0.05),
-    (QPX, 22, 0.0),
-    (QPX, 0, 0.0),
-    (QPX, 5, 0.05),
+    (QPX, 11, 0.0),
+    (QPX, 2, 0.0),
+    (QPX, 20, 0.05),
     (RDNA, 20, 0.0),
-    (RDNA, 0, 0.0),
-    (RDNA, 1, 0.05),
+    (RDNA, 10, 0.0),
+    (RDNA, 20, 0.05),
 ]
 """Node, seed, share of calls that a live API server answers badly. A partitioned GPU is in cu mode too."""
 
-CUTS = 56
+CUTS = 60
 """At least so many cut points in each history: with nine of them more than 500."""
 
 
@@ -75,7 +75,7 @@ def test_killed_at_every_call_cores_stay_disjoint_locks_go_and_phases_end(
     calls = Plan(trouble=trouble, seed=seed)
     live(fixture, calls)
     struck: Counter[tuple[str, str]] = Counter()
-    ran = 0
+    ran = refused = 0
     for number in range(calls.busy):
         for when in ("before", "after"):
             cuts = {number: when}
@@ -93,11 +93,13 @@ def test_killed_at_every_call_cores_stay_disjoint_locks_go_and_phases_end(
             assert world.lives == 1 + len(plan.met)
             struck.update((place, call) for _, place, call in plan.met)
             ran += len(world.ran)
+            refused += world.refused
     kinds = {(when, call) for when in ("before", "after") for call in ("get node", "list pods")}
     kinds |= {(when, call) for when in ("before", "after") for call in ("patch pod", "patch node")}
     assert kinds <= set(struck), "some call was never cut"
     assert 2 * calls.busy >= CUTS
-    assert ran >= 2 * struck.total(), "hardly a pod came through: nothing was proved"
+    assert ran >= struck.total(), "hardly a pod came through: nothing was proved"
+    assert refused, "no Allocate was refused"
 
 
 @pytest.mark.parametrize("answer", ["500", "lost", "silence unheard"])
