@@ -142,7 +142,8 @@ def read_facts(host: Host, bdf: str) -> PciFacts:
     """Every file of a PCI GPU that discovery looks at.
 
     Raises:
-        UnusableError: `mem_info_vram_total` is absent, unreadable or no possible size.
+        UnusableError: `mem_info_vram_total` is absent, unreadable or no possible size, or nobody can tell
+            whether there is an `available_compute_partition`.
     """
     directory = f"{BOUND}/{bdf}"
     warnings: list[str] = []
@@ -153,7 +154,7 @@ def read_facts(host: Host, bdf: str) -> PciFacts:
         vram_bytes=_vram(host, f"{directory}/mem_info_vram_total"),
         compute=compute,
         memory=memory if _MEMORY.fullmatch(memory) else "",
-        changeable=_is_there(host, f"{directory}/available_compute_partition"),
+        changeable=_can_change(host, f"{directory}/available_compute_partition"),
         has_mode_file=has_mode_file,
         has_memory_file=has_memory_file,
         numa=_numa(host, f"{directory}/numa_node", bdf, warnings),
@@ -178,12 +179,21 @@ def _word(host: Host, path: str, bdf: str, warnings: list[str]) -> tuple[str, bo
         return "", error.errno not in _ABSENT
 
 
-def _is_there(host: Host, path: str) -> bool:
-    """A VF has no `available_compute_partition`; its text is not needed (decision 13)."""
+def _can_change(host: Host, path: str) -> bool:
+    """Whether there is an `available_compute_partition`: a VF has none (decision 13). Its text is not needed.
+
+    Only ENOENT means that there is none. Whatever else keeps it from being looked at leaves open whether the
+    GPU is offered hard or soft, so it is not offered.
+    """
     try:
-        return host.stat(path).kind.name != "DIRECTORY"
-    except OSError:
-        return False
+        kind = host.stat(path).kind
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return False
+        raise UnusableError(f"{path}: {words(error)}") from error
+    if kind.name == "DIRECTORY":
+        raise UnusableError(f"{path}: EISDIR")
+    return True
 
 
 def _vram(host: Host, path: str) -> int:

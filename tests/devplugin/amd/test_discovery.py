@@ -600,3 +600,42 @@ def test_a_device_node_that_is_a_directory_is_no_device() -> None:
     assert "no device node" in reasons(found(host))["0000:05:00.0"]
     host.tree["/dev/dri/renderD128"] = device_node()
     assert found(host).skipped == ()
+
+
+AVAILABLE = f"{BOUND}/0000:05:00.0/available_compute_partition"
+
+
+@pytest.mark.parametrize(
+    ("put", "why"),
+    [(directory(), "EISDIR"), (Link(AVAILABLE), "ELOOP")],
+    ids=["directory", "loop"],
+)
+def test_a_gpu_of_which_nobody_can_tell_whether_it_can_be_partitioned_is_skipped(put: Any, why: str) -> None:
+    host = machine(*partitioned("CPX", 8))
+    real = next(path for path in host.tree if path.endswith("/available_compute_partition"))
+    host.tree[real] = put if put == directory() else Link(real)
+    inventory = found(host, mode="partition")
+    assert inventory.gpus == ()
+    assert len(inventory.skipped) == 8
+    assert {skipped.reason for skipped in inventory.skipped} == {f"{AVAILABLE}: {why}"}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_only_a_file_that_is_not_there_makes_a_partitioned_gpu_soft(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = machine(*partitioned("CPX", 8))
+    real = host.stat
+
+    def stat(path: str, *, follow: bool = True) -> Any:
+        if path.endswith("/available_compute_partition"):
+            raise OSError(number, "told", path)
+        return real(path, follow=follow)
+
+    monkeypatch.setattr(host, "stat", stat)
+    inventory = found(host, mode="partition")
+    assert inventory.gpus == ()
+    assert {s.reason for s in inventory.skipped} == {f"{AVAILABLE}: {errno.errorcode[number]}"}
+    number = errno.ENOENT
+    (gpu,) = found(host, mode="partition").gpus
+    assert not gpu.partitionable
