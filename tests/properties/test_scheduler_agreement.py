@@ -1,4 +1,4 @@
-"""Scheduler and plugin were written apart and share no line: what one writes the other reads, to the number."""
+"""Scheduler and plugin share no line: what one writes the other reads, number by number."""
 
 from __future__ import annotations
 
