@@ -72,9 +72,16 @@ def test_every_file_reads_the_same_on_both_sides(machine: Machine, remote: Remot
         elif kind == "DIRECTORY":
             assert remote.list(name) == machine.list(name)
         elif kind == "FILE" and machine.stat(name).mode & 0o444:
-            assert remote.read(name) == machine.read(name)
+            assert read_or_errno(remote, name) == read_or_errno(machine, name)
             compared += 1
     assert compared > 100
+
+
+def read_or_errno(host: Machine | RemoteMachine, name: str) -> bytes | int | None:
+    try:
+        return host.read(name)
+    except OSError as error:  # a file without a value now, such as the delay of a device that never sleeps
+        return error.errno
 
 
 def test_files_of_any_bytes_travel_whole(machine: Machine, remote: RemoteMachine) -> None:
