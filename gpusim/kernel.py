@@ -1,6 +1,7 @@
 """Kernel and driver releases as two axes, and what each combination does.
 
-The table itself, a row with its sources for each difference, is `gpusim.kernel_rows`.
+The table itself, a row with its sources for each difference, is `gpusim.kernel_rows` and, for small files of
+the PCI directory, `gpusim.kernel_rows_pci`.
 
 DRM core and the cgroup core follow the running kernel; amdgpu, amdkfd, amdxcp and TTM follow the driver,
 which is the kernel's own or an out-of-tree DKMS package (kernel.md 0). Nothing else in the simulator asks
@@ -16,7 +17,9 @@ from functools import lru_cache
 from typing import Any
 
 from gpusim.errors import GpusimError
-from gpusim.kernel_rows import MODES, ROWS, NpsRule, Row, Step, Version
+from gpusim.kernel_rows import MODES, NpsRule, Row, Step, Version
+from gpusim.kernel_rows import ROWS as FIRST_ROWS
+from gpusim.kernel_rows_pci import PCI_ROWS
 
 __all__ = [
     "MODES",
@@ -25,7 +28,6 @@ __all__ = [
     "NpsRule",
     "Row",
     "Step",
-    "UnknownRelease",
     "UnknownReleaseError",
     "Version",
     "behaviour",
@@ -35,6 +37,9 @@ __all__ = [
     "row_names",
 ]
 
+ROWS: tuple[Row, ...] = (*FIRST_ROWS, *PCI_ROWS)
+"""The whole table, in the order of `Behaviour`."""
+
 _KERNEL = re.compile(
     r"(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3}))?(?:-(\d{1,6}))?(?:[-.+~][0-9A-Za-z.+~_-]*[0-9A-Za-z])?"
 )
@@ -43,9 +48,6 @@ _DKMS = re.compile(r"dkms-(\d{1,2})\.(\d{1,3})(?:\.(\d{1,3}))?")
 
 class UnknownReleaseError(GpusimError):
     """A kernel or driver release that cannot be parsed or that no row describes."""
-
-
-UnknownRelease = UnknownReleaseError
 
 
 def parse_kernel(text: str) -> Version:
@@ -155,6 +157,13 @@ class Behaviour:
     kfd_unique_id: str
     """``shared``: all partitions print the GPU's; ``xcd``: each prints its first XCC's id, in SPX too;
     ``xcd-but-spx``: in SPX the GPU's."""
+    # Small files of the PCI directory
+    fru_without_eeprom: bool
+    """product_name, product_number and serial_number exist, empty, on cards that have no FRU EEPROM."""
+    enforce_isolation: bool
+    """File enforce_isolation."""
+    reset_masks: bool
+    """Files gfx_reset_mask, sdma_reset_mask, …"""
 
 
 @lru_cache(maxsize=256)

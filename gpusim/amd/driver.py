@@ -145,7 +145,7 @@ class Driver:
             self._fail(gpu.bdf, error)
             return error
         gpu.driver = "amdgpu"
-        gpu.mode = mode
+        gpu.mode = gpu.config = mode
         self.regions.append(gpu.bdf)
         self._join_kfd(gpu)
         self.events.append({"event": "probed", "gpu": gpu.bdf, "mode": mode, "minors": len(gpu.drm)})

@@ -45,6 +45,12 @@ class Gpu:
     """Numbers of the XCP platform devices of partitions 1, 2, …"""
     gtt_used: int = 0
     """Bytes of system memory behind its table."""
+    config: str = ""
+    """Compute mode whose numbers compute_partition_config/ shows; empty: amdgpu never drove it."""
+    level: str = "auto"
+    """power_dpm_force_performance_level."""
+    isolation: tuple[int, ...] = ()
+    """enforce_isolation as it was last written; partitions beyond it have 0."""
     wants: str | None = "amdgpu"
     """Driver that takes it when it is probed."""
     resetting: bool = False

@@ -1,75 +1,61 @@
-"""The sensors of a GPU: ``hwmon/hwmon<M>`` in its PCI directory.
+"""The sensors of a GPU: ``hwmon/hwmon<M>`` in its PCI directory, and the links of /sys/class/hwmon.
 
-Which files there are depends on the generation (kernel.md 3: GC 9.4.3, 9.4.4 and 9.5.0 have neither an edge
-sensor nor an average power; captures rdna4-rx9070 and apu-strixpoint-890m). Readings are those of an idle
-GPU and do not move: nothing here computes heat. ``M`` is arbitrary in Linux too.
+Which files there are depends on the generation and is a row of `gpusim.amd.hwmonrows` (kernel.md 3: GC 9.4.3,
+9.4.4 and 9.5.0 have neither an edge sensor nor an average power). ``M`` is arbitrary in Linux too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import partial
 
+from gpusim.amd.drmfs import depth
 from gpusim.amd.gpu import Gpu, answers
-from gpusim.amd.products import Product
+from gpusim.amd.hwmonrows import readings
 from gpusim.nodes import Attr, Dir, Link, Node
 
 _FIRST = 2
 """Other chips of the host, its disks and processors, come before."""
 
-Readings = Mapping[str, str | int]
 
-_INSTINCT: Readings = {
-    # Names: kernel.md 3. The numbers are not captured: an idle card, clocks in deep sleep.
-    "temp2_label": "junction",
-    "temp2_input": 45_000,
-    "temp3_label": "mem",
-    "temp3_input": 40_000,
-    "power1_label": "PPT",
-    "power1_input": 150_000_000,
-    "freq1_label": "sclk",
-    "freq1_input": 132_000_000,
-    "freq2_label": "mclk",
-    "freq2_input": 900_000_000,
-}
-_DISCRETE: Readings = {
-    # rdna4-rx9070; Vega and MI200 have the same sensors (kernel.md 3).
-    "temp1_label": "edge",
-    "temp1_input": 48_000,
-    "temp2_label": "junction",
-    "temp2_input": 52_000,
-    "temp3_label": "mem",
-    "temp3_input": 72_000,
-    "power1_label": "PPT",
-    "power1_average": 49_000_000,
-    "freq1_label": "sclk",
-    "freq1_input": 900_000_000,
-    "freq2_label": "mclk",
-    "freq2_input": 1_124_000_000,
-}
-_SMALL_APU: Readings = {
-    # apu-strixpoint-890m
-    "temp1_label": "edge",
-    "temp1_input": 38_000,
-    "power1_label": "PPT",
-    "power1_average": 9_087_000,
-    "power1_input": 9_087_000,
-    "freq1_label": "sclk",
-    "freq1_input": 848_000_000,
-}
-
-
-def readings(product: Product) -> Readings:
-    """Sensor files of a product, without the chip's name."""
-    if 90402 <= product.gfx <= 90500:
-        return _INSTINCT
-    return _SMALL_APU if product.apu else _DISCRETE
+def chip_name(gpu: Gpu) -> str:
+    """``hwmon4``."""
+    return f"hwmon{_FIRST + gpu.index}"
 
 
 def entries(gpu: Gpu) -> dict[str, Node]:
     """What is in the GPU's ``hwmon`` directory."""
-    found: dict[str, Node] = {"name": Attr("amdgpu\n"), "device": Link(f"../../../{gpu.bdf}")}
-    for name, value in readings(gpu.product).items():
+    name = chip_name(gpu)
+    up = depth(f"{gpu.home}/hwmon/{name}")
+    found: dict[str, Node] = {
+        "name": Attr("amdgpu\n"),
+        "device": Link(f"../../../{gpu.bdf}"),
+        "power": Dir(_power),
+        "subsystem": Link(f"{up}class/hwmon"),
+        "uevent": Attr("", mode=0o644),
+    }
+    for sensor, value in readings(gpu.product).items():
         # Labels are texts of the driver; a reading has to be fetched.
-        found[name] = Attr(f"{value}\n", guard=None if name.endswith("_label") else partial(answers, gpu))
-    return {f"hwmon{_FIRST + gpu.index}": Dir(found)}
+        guard = None if sensor.endswith("_label") else partial(answers, gpu)
+        found[sensor] = Attr(f"{value}\n", guard=guard)
+    return {name: Dir(found)}
+
+
+def class_entries(gpus: Iterable[Gpu]) -> dict[str, Node]:
+    """Content of /sys/class/hwmon, as far as the chips are GPUs'."""
+    return {
+        chip_name(gpu): Link(f"../../{gpu.home.removeprefix('/sys/')}/hwmon/{chip_name(gpu)}")
+        for gpu in gpus
+        if gpu.bound
+    }
+
+
+def _power() -> dict[str, Node]:
+    """``power/`` of a device without power management: the delay has no value, EIO (the Radeon captures)."""
+    return {
+        "autosuspend_delay_ms": Attr(None, mode=0o644),
+        "control": Attr("auto\n", mode=0o644),
+        "runtime_active_time": Attr("0\n"),
+        "runtime_status": Attr("unsupported\n"),
+        "runtime_suspended_time": Attr("0\n"),
+    }

@@ -1,8 +1,8 @@
 """The PCI directory of a GPU: what the PCI core and amdgpu put there, by release and SR-IOV state.
 
 Sources: kernel.md 2.1, 2.2, 2.4 and 3; drivers/pci/pci-sysfs.c, drivers/gpu/drm/amd/amdgpu/
-amdgpu_{vram_mgr,gfx,gmc,pm,device}.c. FRU texts beyond product_name and compute_partition_config/ are not
-here.
+amdgpu_{vram_mgr,gfx,gmc,pm,device}.c. What the PCI core shows of any device is `pcicore`, amdgpu's small
+files `pmfiles`, the board's texts `fru`, the sensors `hwmon`, compute_partition_config/ `xcpconfig`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from gpusim.amd import hwmon
+from gpusim.amd import fru, hwmon, pcicore, pmfiles, xcpconfig
 from gpusim.amd.drmfs import depth, device_drm
-from gpusim.amd.gpu import Gpu, answers, not_resetting
+from gpusim.amd.gpu import Gpu, not_resetting
 from gpusim.amd.gpufacts import VENDOR, link_generation
 from gpusim.amd.partition import listed, memory_modes
+from gpusim.amd.products import PRODUCTS
 from gpusim.kernel import Behaviour
 from gpusim.nodes import Attr, Caller, Dir, Link, Node
 from gpusim.spec import NodeSpec
@@ -27,6 +28,7 @@ from gpusim.spec import NodeSpec
 LINK_SPEED = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0"}
 """GT/s by PCIe generation."""
 _SMALL_BAR = 256 << 20
+_VGA = 0x030000
 _WHOLE = re.compile(rb"[-+]?[0-9]{1,9}\n?")
 _UEVENT_ACTIONS = (b"add", b"remove", b"change", b"move", b"online", b"offline", b"bind", b"unbind")
 
@@ -117,8 +119,18 @@ def bridge_entries(home: str) -> dict[str, Node]:
     return device_entries(home, Ids(0x1022, 0x1500, (0, 0), 0x060400), "pcieport")
 
 
-def gpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour, actions: Actions) -> Mapping[str, Node]:
-    """Everything in a GPU's PCI directory."""
+def gpu_entries(
+    gpu: Gpu, spec: NodeSpec, rules: Behaviour, actions: Actions, metrics: Dir | None = None
+) -> Mapping[str, Node]:
+    """Everything in a GPU's PCI directory.
+
+    Args:
+        gpu: whose.
+        spec: the node's description.
+        rules: what kernel and driver do.
+        actions: what writing does.
+        metrics: the xcp/ directory of partition 0, where the driver has one.
+    """
     product = gpu.product
     ids = Ids(VENDOR, product.device_id, gpu.facts.subsystem, product.pci_class, product.revision_id)
     found = device_entries(gpu.home, ids, gpu.driver)
@@ -126,6 +138,8 @@ def gpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour, actions: Actions) ->
     for end in ("current", "max"):
         found[f"{end}_link_speed"] = Attr(speed)
         found[f"{end}_link_width"] = Attr("16\n")
+    numa = -1 if gpu.numa is None else gpu.numa
+    found |= pcicore.entries(_slot(gpu, spec), spec.cpus, numa)
     if gpu.numa is not None:
         found["numa_node"] = _numa(gpu, spec.cpus.nodes)
     if gpu.bound:
@@ -133,7 +147,28 @@ def gpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour, actions: Actions) ->
         if product.partitionable:
             found |= _compute_entries(gpu, rules, actions)
             found |= _memory_entries(gpu, rules, actions)
+            if metrics is not None:
+                found["xcp"] = metrics
+            if rules.partition_config:
+                found[xcpconfig.NAME] = Dir(xcpconfig.entries(gpu, rules))
     return found
+
+
+def _slot(gpu: Gpu, spec: NodeSpec) -> pcicore.Slot:
+    product = gpu.product
+    vga = product.pci_class == _VGA
+    # Firmware uses a baseboard controller's display where there is one, else the first it finds.
+    first = not spec.bmc and all(PRODUCTS[one.product].pci_class != _VGA for one in spec.gpus[: gpu.index])
+    return pcicore.Slot(
+        index=gpu.index,
+        driver=gpu.driver is not None,
+        # gmc_v9_0.c: 48 bits from GC 9.4.2 on, else 44 (both captures); 32 until a driver asks for more.
+        mask_bits=(48 if 90010 <= product.gfx < 100000 else 44) if gpu.bound else 32,
+        inside=product.apu,
+        # rdna2-rx6900xt sleeps, apu-strixpoint-890m does not; Instinct taken like the latter: inf.
+        runtime_pm=gpu.bound and product.gfx >= 100000 and not product.apu,
+        boot_vga=first if vga else None,
+    )
 
 
 def _numa(gpu: Gpu, nodes: int) -> Attr:
@@ -151,9 +186,7 @@ def _amdgpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour) -> dict[str, Nod
     vram = facts.vram_bytes
     visible = vram if spec.large_bar else min(vram, _SMALL_BAR)
     found: dict[str, Node] = {
-        "gpu_busy_percent": Attr("0\n", guard=partial(answers, gpu)),
         "hwmon": Dir(lambda: hwmon.entries(gpu)),
-        "mem_busy_percent": Attr("0\n", guard=partial(answers, gpu)),
         "mem_info_gtt_total": Attr(f"{facts.gtt_bytes}\n"),
         "mem_info_gtt_used": Attr(lambda: f"{gpu.gtt_used}\n"),
         "mem_info_vis_vram_total": Attr(f"{visible}\n"),
@@ -165,9 +198,7 @@ def _amdgpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour) -> dict[str, Nod
         found["drm"] = device_drm(gpu.home, gpu.drm[0], control=rules.control_links)
     if facts.unique_id:
         found["unique_id"] = Attr(f"{facts.unique_id:016x}\n", guard=partial(not_resetting, gpu))
-    if gpu.product.product_name:
-        found["product_name"] = Attr(f"{gpu.product.product_name}\n")
-    return found
+    return found | fru.entries(gpu, spec, rules) | pmfiles.entries(gpu, rules)
 
 
 def _compute_entries(gpu: Gpu, rules: Behaviour, actions: Actions) -> dict[str, Node]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpusim.amd import drmfs, pci, xcp
+from gpusim.amd import drmfs, hwmon, pci, xcp
 from gpusim.amd.driver import Driver
 from gpusim.amd.kfd_ids import invented
 from gpusim.amd.kfd_proc import process_entries
@@ -34,7 +34,14 @@ class Sysfs:
         self._platforms = self._lazy(self._platform)
         kfd = KfdTree(lambda: driver.topology, lambda bdf: driver.gpus[bdf].vram_used, driver.kfd_major)
         self._kfd = kfd.root
-        driver.topology_changed = kfd.changed
+        self._metrics: dict[xcp.Owner, Dir] = {}
+
+        def switched() -> None:
+            kfd.changed()
+            for directory in self._metrics.values():
+                directory.invalidate()
+
+        driver.topology_changed = switched
         processes = Dir(lambda: process_entries(vram))
         vram.contexts_changed = processes.invalidate
         kfd.root.add("proc", processes)
@@ -103,6 +110,9 @@ class Sysfs:
 
     def _class(self) -> dict[str, Node]:
         found: dict[str, Node] = {"drm": self._class_drm}
+        sensors = hwmon.class_entries(self._driver.gpus.values())
+        if sensors:
+            found["hwmon"] = Dir(sensors)
         if self._driver.loaded:
             found["kfd"] = Dir({"kfd": Link("../../devices/virtual/kfd/kfd")})
         return found
@@ -150,7 +160,9 @@ class Sysfs:
         driver = self._driver
         gpu = driver.gpus.get(bdf)
         if gpu is not None:
-            return Dir(lambda: pci.gpu_entries(gpu, driver.spec, driver.rules, driver))
+            return Dir(
+                lambda: pci.gpu_entries(gpu, driver.spec, driver.rules, driver, self._partition(bdf, 0))
+            )
         card = next(card for card in driver.cards if card.spec.bdf == bdf)
 
         def made() -> dict[str, Node]:
@@ -173,13 +185,25 @@ class Sysfs:
         driver = self._driver
 
         def made() -> dict[str, Node]:
-            drm = None
+            drm = metrics = None
             if owner is not None:
                 bdf, partition = owner
+                metrics = self._partition(bdf, partition)
                 gpu = driver.gpus[bdf]
                 drm = drmfs.device_drm(driver.drm_home(gpu, partition), gpu.drm[partition])
-            return xcp.entries(number, driver.rules, drm)
+            return xcp.entries(number, driver.rules, drm, metrics)
 
+        return made
+
+    def _partition(self, bdf: str, partition: int) -> Dir | None:
+        """xcp/ of a partition, which a switch fills or empties; None where the driver has none."""
+        if not self._driver.rules.xcp_directory:
+            return None
+        gpu = self._driver.gpus[bdf]
+        made = self._metrics.get((bdf, partition))
+        if made is None:
+            made = Dir(lambda: xcp.metrics(gpu.bound and partition < gpu.partitions))
+            self._metrics[bdf, partition] = made
         return made
 
 

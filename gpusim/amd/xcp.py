@@ -88,8 +88,17 @@ def device_name(number: int, rules: Behaviour) -> str:
     return f"amdgpu_xcp{rules.xcp_separator}{number}"
 
 
-def entries(number: int, rules: Behaviour, drm: Dir | None) -> dict[str, Node]:
-    """Content of one device's directory: uevent, modalias, subsystem and, while it lives, drm/.
+def metrics(valid: bool) -> dict[str, Node]:
+    """Content of xcp/: the metrics of a partition while the current mode has it (kernel.md 2.6).
+
+    They are a binary table of the firmware; nothing here can compute it, so the file reads empty, as
+    it does when firmware has no such table.
+    """
+    return {"xcp_metrics": Attr("")} if valid else {}
+
+
+def entries(number: int, rules: Behaviour, drm: Dir | None, partition: Dir | None = None) -> dict[str, Node]:
+    """Content of one device's directory: uevent, modalias, subsystem and, while it lives, drm/ and xcp/.
 
     The dotted devices all share the name ``amdgpu_xcp`` and so the modalias; the others are unique names.
     """
@@ -104,4 +113,6 @@ def entries(number: int, rules: Behaviour, drm: Dir | None) -> dict[str, Node]:
     }
     if drm is not None:
         found["drm"] = drm
+    if partition is not None:
+        found["xcp"] = partition
     return found

@@ -18,7 +18,7 @@ def sensors(fixture: str, bdf: str) -> dict[str, str]:
     return {
         name: machine.read(f"{home}/{chip}/{name}").decode().strip()
         for name in machine.list(f"{home}/{chip}")
-        if name != "device"
+        if name not in ("device", "power", "subsystem")
     }
 
 

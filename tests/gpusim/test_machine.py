@@ -29,7 +29,10 @@ def everything(machine: Machine) -> dict[str, object]:
     for path, entry in machine.tree.every_file():
         kind = entry.kind.name
         if kind == "FILE":
-            found[path] = machine.read(path)
+            try:
+                found[path] = machine.read(path)
+            except OSError as error:  # a file that can only be written, or has no value now
+                found[path] = error.errno
         elif kind == "LINK":
             found[path] = machine.readlink(path)
         else:
