@@ -5,6 +5,7 @@ amd.md 11, kernel.md 4; the API server and the machine are simulated, sockets an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -26,7 +27,7 @@ from gpusim.serve import Server
 from gpusim.testing.machines import node as spec
 
 from ..conftest import ROOT
-from ..devplugin.daemon.rig import until
+from ..devplugin.daemon.rig import Plugin, until
 from .support_monitor import COMMAND, NODE, OPENMETRICS, Client, Monitored, port, resident
 
 pytestmark = pytest.mark.daemon
@@ -282,24 +283,29 @@ def test_a_scrape_of_64_partitions_and_200_containers_takes_less_than_50_ms(rig:
         rig.started(f"p{place}", groups)
     root = rig.path / "root"
     render(machine, str(root))
-    client = rig.client(rig.start("-root", str(root)))
+    monitor = rig.start("-root", str(root))
+    client = rig.client(monitor)
     until(lambda: client.scrape().success == 1 and len(client.scrape().of(USED)) == 200, 30)
-    # Whatever else this computer does can only make it slower: one undisturbed batch of three will do.
-    batches = []
-    for _ in range(3):
-        took = sorted(timed(client, turn) for turn in range(300))
-        batches.append([round(took[at] * 1e3, 1) for at in (150, 296)])
-        if took[296] < 0.050:
-            return
-    raise AssertionError(f"median and p99 in ms: {batches}")
+    took = sorted(timed(client, monitor, turn) for turn in range(300))
+    assert took[296] < 0.050, [round(took[at] * 1e3, 1) for at in (0, 150, 296, 299)]
 
 
-def timed(client: Client, turn: int) -> float:
-    started = time.perf_counter()
+def timed(client: Client, monitor: Plugin, turn: int) -> float:
+    """Seconds of one scrape, without those in which another program of this computer had the CPU."""
+    waited, started = waiting(monitor), time.perf_counter()
     status, _, body = client.get(accept=OPENMETRICS if turn % 2 else "")
-    took = time.perf_counter() - started
+    took = time.perf_counter() - started - (waiting(monitor) - waited)
     assert (status, body.count(USED + "{")) == (200, 200)
     return took
+
+
+def waiting(monitor: Plugin) -> float:
+    """Seconds that the monitor's threads and this one stood ready to run and were not let."""
+    total = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+    for task in Path(f"/proc/{monitor.process.pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # ended meanwhile
+            total += int((task / "schedstat").read_text().split()[1])
+    return total / 1e9
 
 
 def test_the_directory_of_cards_may_be_mounted_elsewhere(rig: Monitored, tmp_path: Path) -> None:
