@@ -5,8 +5,10 @@ The daemon logs each line the first time it appears; so no line holds anything t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from devplugin.amd.caps import dmem_state
-from devplugin.amd.devices import devices
+from devplugin.amd.devices import LARGEST_MIB, devices
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.offer import naming_notices
 from devplugin.amd.settings import MODE_PARTITION, Settings
@@ -28,10 +30,24 @@ def notices(inventory: Inventory, settings: Settings) -> tuple[str, ...]:
         if not standing.healthy
     )
     lines += naming_notices(inventory, settings)
+    lines += _scaling_notices(inventory, settings)
     dmem = dmem_state(inventory, settings)
     if dmem.reason:
         lines.append(f"dmem: {'on' if dmem.ok else 'off'}: {dmem.reason}")
     return tuple(lines)
+
+
+def _scaling_notices(inventory: Inventory, settings: Settings) -> Iterator[str]:
+    """What more memory than there is asks of the node (guide-amd.md, dp.deviceMemoryScaling)."""
+    soft = [device for device in devices(inventory, settings) if not device.hard]
+    # CDNA is gfx9: RDNA's versions begin with 10.
+    cdna = [device.gpu.bdf for device in soft if 0 < device.gpu.gfx < 100000]
+    if settings.memory_scaling > 1 and cdna:
+        told = f"-device_memory_scaling={settings.memory_scaling:g}: hipMalloc takes managed memory, which"
+        yield f"{told} needs XNACK on {', '.join(cdna)}"
+    if capped := [device.gpu.bdf for device in soft if device.memory_mib == LARGEST_MIB]:
+        told = f"-device_memory_scaling: {LARGEST_MIB} MiB, the most there may be,"
+        yield f"{told} are registered of {', '.join(capped)}"
 
 
 def details(inventory: Inventory, settings: Settings) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from devplugin.amd.vendor import Amd
 from devplugin.launch import main
 
 from .daemon.storeapi import DictHost
@@ -108,9 +109,34 @@ def test_the_amd_plugin_starts_from_its_console_script_on_a_simulated_node() -> 
     assert (report["vendor"], report["mode"], len(report["registration"])) == ("amd", "cu", 8)
 
 
-def test_the_amd_plugin_refuses_what_comes_later_by_name() -> None:
-    code = "import sys; from devplugin.launch import amd_device_plugin as go; sys.exit(go())"
-    done = run("-c", code, "-pulse", "10", "-dry_run", program=())
-    assert done.returncode == 1
-    assert "-pulse=" in done.stderr
-    assert "not yet supported" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "status", "text"),
+    [
+        ("-gpus=all", 2, "flag provided but not defined: '-gpus'"),
+        ("-v4", 2, "flag provided but not defined: '-v4'"),
+        ("-split_count=1_0", 2, "invalid integer value '1_0'"),
+        ("-device_memory_scaling=1_0.5", 2, "invalid number '1_0.5'"),
+        ("-report_node_capacity=yes", 2, "invalid boolean value 'yes'"),
+        ("-split_count=-1", 1, "-split_count=-1: must not be negative"),
+        ("-device_memory_scaling=0", 1, "-device_memory_scaling=0.0: must be a finite number above 0"),
+        ("-hip_log_level=5", 1, "-hip_log_level=5: must be 0 to 4"),
+        ("-cdi_spec_dir=cdi", 1, "-cdi_spec_dir='cdi': must be an absolute path"),
+        ("-resource_naming_strategy=both", 1, "-resource_naming_strategy='both': use one of single, mixed"),
+        ("-allocator_policy=random", 1, "-allocator_policy='random': use one of besteffort"),
+        ("-install_hook=a:b", 1, "-install_hook='a:b': use SRC:DST, two absolute paths"),
+    ],
+)
+def test_flags_of_the_amd_plugin_are_usage_or_one_line_with_name_and_value(
+    words: str, status: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = DictHost({})
+    try:
+        ended = main(Amd(), [words, "-dry_run"], host=host, env={})
+    except SystemExit as left:
+        ended = left.code  # type: ignore[assignment]
+    said = capsys.readouterr()
+    assert (ended, said.out) == (status, "")
+    assert text in said.err
+    assert ("usage:" in said.err) is (status == 2)
+    if status == 1:
+        assert len(said.err.splitlines()) == 1

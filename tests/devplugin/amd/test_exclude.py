@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from devplugin.amd import partition
 from devplugin.amd.discovery import discover
 from devplugin.amd.exclude import without
 from devplugin.amd.inventory import Inventory, Skipped
@@ -126,3 +127,18 @@ def test_who_stays_is_told_as_if_the_others_were_not_there(fixture: str) -> None
         entry["custominfo"].pop("xgmiPeers", None)
         assert entry == before
     assert replace(settings, exclude=()) == plain
+
+
+def test_a_kept_back_gpu_is_not_switched_with_the_others() -> None:
+    machine = Machine(load(SPX))
+    settings = Settings(mode=MODE_PARTITION, compute_partition="qpx", exclude=("card1",))
+    left = discover(machine, settings)
+    (gone,) = left.excluded
+    prepared = partition.switch(machine, left, settings, ())
+    assert prepared.troubles == ()
+    modes = {
+        gpu.bdf: machine.read(f"/sys/bus/pci/devices/{gpu.bdf}/current_compute_partition")
+        for gpu in discover(machine, Settings()).gpus
+    }
+    assert modes.pop(gone) == b"SPX\n"
+    assert set(modes.values()) == {b"QPX\n"}

@@ -14,6 +14,7 @@ from devplugin.amd.caps import caps
 from devplugin.amd.devices import Catalogue, scaled_memory_mib
 from devplugin.amd.discovery import discover
 from devplugin.amd.inventory import Inventory
+from devplugin.amd.notices import notices
 from devplugin.amd.registration import annotation, registration
 from devplugin.amd.settings import MODE_PARTITION, Settings
 from devplugin.amd.taken import rebuild
@@ -115,3 +116,14 @@ def test_a_whole_pod_stays_whole_when_the_factor_changes_under_it(before: float,
     memory = Catalogue(ONE, scaled(before)).devices[0].memory_mib
     holder = pod(None, phase="Running", amd__devices__allocated=f"g,AMD,{memory},64:;")
     assert rebuild(ONE, scaled(after), [holder], None).masks == {"0000:03:00.0": (1 << 64) - 1}
+
+
+def test_what_a_factor_asks_of_the_node_is_told_once() -> None:
+    rdna = inventory(soft_gpu("r", mib=1000, gfx=120001))
+    assert [line for line in notices(ONE, scaled(1.5)) if "scaling" in line] == [
+        "-device_memory_scaling=1.5: hipMalloc takes managed memory, which needs XNACK on 0000:03:00.0"
+    ]
+    for of, factor in ((ONE, 1.0), (ONE, 0.5), (rdna, 1.5)):
+        assert not [line for line in notices(of, scaled(factor)) if "scaling" in line]
+    (told,) = [line for line in notices(rdna, scaled(1e9)) if "scaling" in line]
+    assert told.startswith("-device_memory_scaling: 2147483647 MiB, the most there may be")
