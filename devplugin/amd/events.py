@@ -7,7 +7,6 @@ overwritten with what is there now, so that it is told also when the plugin was 
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,11 +99,11 @@ def changed_in_use(
     for device in devices(inventory, settings):
         gpus[device.gpu.id] = device.gpu
         now.setdefault(device.gpu.id, set()).add(_mode(device))
-    held = [(pod, held_gpus(pod)) for pod in pods if not pod.terminal]
+    holdings = [held(pod) for pod in pods]
     events: list[NodeEvent] = []
     for identifier, gpu in sorted(gpus.items()):
         old, new = before.get(identifier), now[identifier]
-        holders = [str(pod) for pod, ids in held if identifier in ids]
+        holders = [str(one.pod) for one in holdings if one.holds(gpu)]
         if old is None or old == new or not holders:
             continue
         more = f" and {len(holders) - _NAMED} more" if len(holders) > _NAMED else ""
@@ -118,16 +117,39 @@ def changed_in_use(
     return tuple(events)
 
 
-def held_gpus(pod: Pod) -> frozenset[str]:
-    """Ids of the whole GPUs that a pod's records name; of a record that cannot be parsed nothing."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one pod's records name."""
+
+    pod: Pod
+    ids: frozenset[str]
+    """Device ids, and those of the GPUs they are partitions of."""
+    unread: str = ""
+    """Records that cannot be parsed: they hold whatever they mention (decision 18)."""
+
+    def holds(self, gpu: Gpu) -> bool:
+        """Whether the pod was given this GPU or a part of it."""
+        names = {gpu.id, *gpu.ids, *(p.rocr_name for p in gpu.partitions if p.rocr_name)}
+        return not names.isdisjoint(self.ids) or any(name in self.unread for name in names)
+
+
+def held(pod: Pod) -> Held:
+    """What a living pod holds by its records; an ended one holds nothing."""
+    if pod.terminal:
+        return Held(pod, frozenset())
     ids: set[str] = set()
-    with contextlib.suppress(CodecError):
-        slots = decode(pod.annotations.get(VOCABULARY.allocated, ""))
-        ids.update(entry.id for slot in slots for entry in slot)
-    if record := pod.annotations.get(RECORD, "").strip():
-        with contextlib.suppress(ValueError):
-            ids.update(read_record(record))
-    return frozenset(whole_id(strip_mode(identifier)) for identifier in ids)
+    unread = ""
+    given, record = pod.annotations.get(VOCABULARY.allocated, ""), pod.annotations.get(RECORD, "").strip()
+    try:
+        ids.update(entry.id for slot in decode(given) for entry in slot)
+    except CodecError:
+        unread += given
+    try:
+        ids.update(read_record(record) if record else ())
+    except ValueError:
+        unread += record
+    plain = {strip_mode(identifier) for identifier in ids}
+    return Held(pod, frozenset(plain | {whole_id(identifier) for identifier in plain}), unread)
 
 
 def about(gpu: Gpu) -> str:

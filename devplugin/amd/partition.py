@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from devplugin.amd.events import SWITCH_REFUSED, about, event_name, held_gpus
+from devplugin.amd.events import SWITCH_REFUSED, about, event_name, held
 from devplugin.amd.inventory import Gpu, Inventory
 from devplugin.amd.partitioning import MODES
 from devplugin.amd.pcidev import BOUND, read_text
@@ -62,12 +62,10 @@ def switch(host: Host, inventory: Inventory, settings: Settings, pods: Sequence[
 def users_of(host: Host, inventory: Inventory, pods: Sequence[Pod]) -> Mapping[str, tuple[str, ...]]:
     """Who uses each GPU, by BDF: pods that were given it, and KFD processes that may use one of its nodes."""
     found: dict[str, list[str]] = {gpu.bdf: [] for gpu in inventory.gpus}
-    for pod in pods:
-        if not pod.terminal:
-            held = held_gpus(pod)
-            for gpu in inventory.gpus:
-                if gpu.id in held:
-                    found[gpu.bdf].append(f"pod {pod}")
+    for one in map(held, pods):
+        for gpu in inventory.gpus:
+            if one.holds(gpu):
+                found[gpu.bdf].append(f"pod {one.pod}")
     processes = kfd_processes(host)
     for gpu in inventory.gpus if processes else ():
         ids = {_gpu_id(host, partition.node) for partition in gpu.partitions}

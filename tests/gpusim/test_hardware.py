@@ -1,4 +1,4 @@
-"""GPUs that reset, hang, change drivers, fail to probe; a driver that comes late or anew (kernel.md 2.4, 7)."""
+"""GPUs that reset, hang, change drivers, fail to probe; a driver that is late or anew (kernel.md 2.4, 7)."""
 
 from __future__ import annotations
 
