@@ -265,6 +265,7 @@ CARD_KEYS: Mapping[str, Codec] = {
     "device": integer(0, 0xFFFF, "a PCI device such as 0x2000", hexadecimal=True),
     "render": FLAG,
     "before": integer(0, 4096),
+    "subsystem": optional(PAIR, "the device's own"),
 }
 """A display of another vendor."""
 

@@ -90,6 +90,8 @@ class CardSpec:
     """Whether it has a render node; a BMC has none."""
     before: int = 0
     """How many of the node's GPUs probe before it."""
+    subsystem: tuple[int, int] | None = None
+    """Subsystem vendor and device; None: those of the device itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class Sysfs:
 
         def made() -> dict[str, Node]:
             spec = card.spec
-            ids = pci.Ids(spec.vendor, spec.device, (spec.vendor, spec.device), _VGA)
+            ids = pci.Ids(spec.vendor, spec.device, spec.subsystem or (spec.vendor, spec.device), _VGA)
             found = pci.device_entries(card.home, ids, spec.driver)
             if card.nodes is not None:
                 found["drm"] = drmfs.device_drm(card.home, card.nodes, connectors=card.connectors)
