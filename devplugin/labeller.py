@@ -29,6 +29,7 @@ from devplugin.settings import (
     go_bool,
     go_int,
 )
+from devplugin.stdout import printed
 
 log = logging.getLogger(__name__)
 
@@ -158,8 +159,7 @@ def main(
     facts = read_label_facts(host)
     for note in facts.notes:
         sys.stderr.write(f"{parser.prog}: warning: {note}\n")
-    (out or sys.stdout).write(json.dumps(labels(facts, chosen), indent=2) + "\n")
-    return 0
+    return printed(json.dumps(labels(facts, chosen), indent=2), parser.prog, out)
 
 
 def _parser() -> GoParser:

@@ -20,6 +20,7 @@ from devplugin import hook
 from devplugin.host import Host
 from devplugin.linux import LinuxHost
 from devplugin.settings import GoParser, SettingsError, add_common_flags, shown
+from devplugin.stdout import printed
 from devplugin.vendor import SettingsInput, Vendor
 
 Inv = TypeVar("Inv")
@@ -111,8 +112,7 @@ def main(
         settings, warnings = vendor.settings(SettingsInput(args, env, None))
         node = host if host is not None else _node(args)
         if errand := getattr(args, "install_hook", ""):
-            (out or sys.stdout).write(f"{_install(node, errand)}\n")
-            return 0
+            return printed(str(_install(node, errand)), parser.prog, out)
         if not args.dry_run:
             return _serve(vendor, node, args, env)
     except SettingsError as error:
@@ -120,11 +120,11 @@ def main(
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    for line in warnings:
+    inventory = vendor.discover(node, settings, None)
+    for line in dict.fromkeys((*warnings, *vendor.notices(inventory, settings))):
         sys.stderr.write(f"{parser.prog}: warning: {line}\n")
-    report = vendor.report(node, vendor.discover(node, settings, None), settings)
-    (out or sys.stdout).write(json.dumps(report, indent=2) + "\n")
-    return 0
+    report = vendor.report(node, inventory, settings)
+    return printed(json.dumps(report, indent=2), parser.prog, out)
 
 
 def _directory(flag: str, path: str) -> str:

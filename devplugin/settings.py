@@ -15,7 +15,10 @@ from typing import Any, NoReturn
 
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_INTEGER = re.compile(
+    r"[+-]?(?:0[xX](?:_?[0-9a-fA-F])+|0[bB](?:_?[01])+|0[oO](?:_?[0-7])+|0(?:_?[0-7])*|[1-9](?:_?[0-9])*)"
+)
+_OCTAL = re.compile(r"([+-]?)0_?([0-7][0-7_]*)")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]{1,4})?|inf|infinity|nan)", re.I)
 
 SEVERITIES = ("INFO", "WARNING", "ERROR", "FATAL")
@@ -37,10 +40,13 @@ def go_bool(text: str) -> bool:
 
 
 def go_int(text: str) -> int:
-    """A decimal integer; `1_0` and blanks, which Python's int() takes, are refused."""
-    if _INTEGER.fullmatch(text) is None:
+    """A 64-bit integer as strconv.ParseInt reads it with base 0: 16, 0x10, 0o20, 020, 0b1_0000; no blanks."""
+    if len(text) > 100 or _INTEGER.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(f"invalid integer value {shown(text)}")
-    return int(text)
+    number = int(_OCTAL.sub(r"\g<1>0o\2", text) if _OCTAL.fullmatch(text) else text, 0)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise argparse.ArgumentTypeError(f"integer value out of range: {shown(text)}")
+    return number
 
 
 def go_float(text: str) -> float:
@@ -67,8 +73,8 @@ class GoParser(argparse.ArgumentParser):
     """An `ArgumentParser` whose command line follows Go's flag package.
 
     Flags are declared with `add_flag`. One and two dashes mean the same; a value follows `=` or, except
-    for booleans, as the next word; a bare boolean is true. There are no positional words, no
-    abbreviations and no glued values (`-v4`).
+    for booleans, as the next word; a bare boolean is true; `--` ends the flags. There are no positional
+    words, no abbreviations and no glued values (`-v4`).
     """
 
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
@@ -99,6 +105,10 @@ class GoParser(argparse.ArgumentParser):
         rest = list(words)
         while rest:
             word = rest.pop(0)
+            if word == "--":  # ends the flags; what follows would be words, and there are none
+                if rest:
+                    self.error(f"unexpected argument {shown(rest[0])}")
+                break
             body = word[2:] if word.startswith("--") else word[1:]
             if not word.startswith("-") or not body or body[0] in "-=":
                 self.error(f"unexpected argument {shown(word)} (a boolean takes its value after '=')")

@@ -21,6 +21,9 @@ ANNOTATION_COMPUTE = "hami.io/amd-compute-partition"
 POLICIES = ("besteffort", "binpack", "spread")
 NAMINGS = ("single", "mixed")
 
+MOST_SLOTS = 4096
+"""Of one GPU: every slot of every GPU stands in each ListAndWatch list, and gRPC takes 4 MiB a message."""
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declare every flag of the guide's table, and what it means, for `-help`."""
@@ -152,6 +155,11 @@ def _check_range(args: argparse.Namespace) -> None:
     """What can never be served, whatever the version."""
     if args.split_count < 0:
         raise SettingsError(f"-split_count={args.split_count}: must not be negative; 0 chooses per GPU")
+    if args.split_count > MOST_SLOTS:
+        raise SettingsError(
+            f"-split_count={args.split_count}: must not be above {MOST_SLOTS}: "
+            "kubelet takes no longer list of slots"
+        )
     if args.allocator_policy not in ("", *POLICIES):
         raise SettingsError(
             f"-allocator_policy={shown(args.allocator_policy)}: use one of {', '.join(POLICIES)}"

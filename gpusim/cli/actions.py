@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpusim import hosts
-from gpusim.cli.show import say
 from gpusim.errors import GpusimError
 from gpusim.process import DeviceRules, Process
+from gpusim.stdout import say
 
 if TYPE_CHECKING:
     from gpusim.remote import RemoteMachine

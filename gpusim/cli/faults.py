@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpusim import hosts
 from gpusim.cli.actions import find_gpu
-from gpusim.cli.show import say
 from gpusim.errors import GpusimError
+from gpusim.stdout import say
 
 if TYPE_CHECKING:
     from gpusim.remote import RemoteMachine

@@ -7,7 +7,6 @@ stands on stderr), 2 wrong usage, 130 interrupted.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from gpusim.cli import actions, around, faults, nodes, top
 from gpusim.cli.parser import Command
 from gpusim.errors import GpusimError
+from gpusim.stdout import forget
 
 _EXAMPLES = """\
   gpusim fixtures                                        which nodes there are
@@ -61,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _ended_like_interrupted():
             return int(args.run(args))
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough; keep the interpreter from complaining when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader (`| head`) has seen enough.
+        forget()
         return 0
     except KeyboardInterrupt:
         return 130

@@ -8,8 +8,9 @@ import signal
 from typing import Any
 
 from gpusim import fixture, hosts
-from gpusim.cli.show import print_state, say
+from gpusim.cli.show import print_state
 from gpusim.export.render import render
+from gpusim.stdout import say
 
 _WHERE = "a fixture (name or path), or unix:SOCKET of a served machine"
 

@@ -5,11 +5,11 @@ Everything comes from `Machine.describe()`, so a fixture and a served machine lo
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpusim.amd.products import PRODUCTS
+from gpusim.stdout import is_terminal, say
 
 Row = tuple[str, ...]
 
@@ -90,7 +90,7 @@ def notes(state: Mapping[str, Any]) -> Iterator[str]:
 def print_state(state: Mapping[str, Any]) -> None:
     """The node on stdout: a table with colours on a terminal, aligned plain text elsewhere."""
     body = list(rows(state))
-    if sys.stdout.isatty():
+    if is_terminal():
         _print_rich(state, body)
         return
     widths = [max(len(row[i]) for row in [HEAD, *body]) for i in range(len(HEAD))]
@@ -119,9 +119,3 @@ def _print_rich(state: Mapping[str, Any], body: Sequence[Row]) -> None:
     console.print(table)
     for note in notes(state):
         console.print(Text(note))
-
-
-def say(line: str) -> None:
-    """One line on stdout, at once."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()

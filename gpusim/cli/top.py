@@ -11,16 +11,15 @@ import argparse
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpusim import hosts
-from gpusim.cli.show import say
 from gpusim.cli.toplook import DRIVER, Files, Look, look
 from gpusim.errors import GpusimError
+from gpusim.stdout import is_terminal, say
 
 Row = tuple[str, ...]
 
@@ -71,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
     with _files(args) as files:
         if args.json:
             say(json.dumps(look(files), indent=2))
-        elif sys.stdout.isatty():
+        elif is_terminal():
             _keep_showing(lambda: look(files), args.interval)
         else:
             for line in plain(look(files)):

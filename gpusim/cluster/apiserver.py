@@ -26,6 +26,7 @@ from gpusim.cluster.apirouter import Request, Response, answer, refusal
 from gpusim.cluster.apistatus import ApiError, bad_request
 from gpusim.cluster.apistore import Store
 from gpusim.errors import GpusimError
+from gpusim.stdout import say
 
 MAX_PORT = 65535
 
@@ -224,10 +225,9 @@ def run(args: argparse.Namespace) -> int:
             server.store.create("nodes", {"metadata": {"name": name}})
         if args.kubeconfig is not None:
             written = server.kubeconfig(args.kubeconfig)
-        sys.stdout.write(f"apiserver ready at {server.url}\n")
-        sys.stdout.flush()
+        say(f"apiserver ready at {server.url}")
         done.wait()
-    except (ApiError, GpusimError, OSError) as error:
+    except GpusimError as error:
         sys.stderr.write(f"gpusim apiserver: {error}\n")
         return 1
     finally:

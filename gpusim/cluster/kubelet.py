@@ -32,6 +32,7 @@ from gpusim.cluster.podcgroups import DRIVERS, RUNTIMES, Layout
 from gpusim.errors import GpusimError
 from gpusim.machine import Machine
 from gpusim.remote import RemoteMachine
+from gpusim.stdout import say
 
 Object = dict[str, Any]
 
@@ -351,12 +352,17 @@ def run(args: argparse.Namespace) -> int:
             layout=Layout(args.cgroup_driver, args.runtime, args.cgroup_root),
         )
         (kubelet.reboot if args.reboot else kubelet.start)(late=args.late)
-    except (GpusimError, OSError) as error:
+    except GpusimError as error:
         sys.stderr.write(f"gpusim kubelet: {error}\n")
         return 1
+    except OSError as error:
+        sys.stderr.write(
+            f"gpusim kubelet: --dir {directory}: {error.filename or directory}: {error.strerror}; "
+            "name a directory that is there or can be made, and written\n"
+        )
+        return 1
     try:
-        sys.stdout.write(f"kubelet ready on {directory / 'kubelet.sock'} for node {args.node}\n")
-        sys.stdout.flush()
+        say(f"kubelet ready on {directory / 'kubelet.sock'} for node {args.node}")
         done.wait()
     finally:
         kubelet.stop()

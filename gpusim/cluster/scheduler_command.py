@@ -14,6 +14,7 @@ from gpusim.cluster.scheduler_lock import EXPIRY, EXPIRY_VARIABLE, duration
 from gpusim.cluster.scheduler_vendors import VENDORS
 from gpusim.cluster.scheduler_webhook import SCHEDULER_NAME
 from gpusim.errors import GpusimError
+from gpusim.stdout import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,13 +66,11 @@ def run(args: argparse.Namespace) -> int:
         return 1
     told = 0
     with scheduler:
-        sys.stdout.write(f"scheduler ready for {args.apiserver}\n")
-        sys.stdout.flush()
+        say(f"scheduler ready for {args.apiserver}")
         while not done.wait(0.1):
             events = scheduler.events
             for event in events[told:]:
                 words = " ".join(f"{key}={value}" for key, value in event.detail.items() if key != "uid")
-                sys.stdout.write(f"{event.kind} {words}\n")
+                say(f"{event.kind} {words}")
             told = len(events)
-            sys.stdout.flush()
     return 0

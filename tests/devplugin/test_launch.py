@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from devplugin.amd.vendor import Amd
-from devplugin.launch import main
+from devplugin.launch import amd_device_plugin, main
 
 from .daemon.storeapi import DictHost
 from .daemon.toyplugin import Toy
@@ -114,7 +114,7 @@ def test_the_amd_plugin_starts_from_its_console_script_on_a_simulated_node() -> 
     [
         ("-gpus=all", 2, "flag provided but not defined: '-gpus'"),
         ("-v4", 2, "flag provided but not defined: '-v4'"),
-        ("-split_count=1_0", 2, "invalid integer value '1_0'"),
+        ("-split_count=1__0", 2, "invalid integer value '1__0'"),
         ("-device_memory_scaling=1_0.5", 2, "invalid number '1_0.5'"),
         ("-report_node_capacity=yes", 2, "invalid boolean value 'yes'"),
         ("-split_count=-1", 1, "-split_count=-1: must not be negative"),
@@ -140,3 +140,58 @@ def test_flags_of_the_amd_plugin_are_usage_or_one_line_with_name_and_value(
     assert ("usage:" in said.err) is (status == 2)
     if status == 1:
         assert len(said.err.splitlines()) == 1
+
+
+def _into(stdout: Any, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+    )
+
+
+def _closed(*words: str) -> subprocess.CompletedProcess[str]:
+    return _into(None, "-c", "import os, sys; os.close(1); os.execv(sys.executable, sys.argv[1:])", *words)
+
+
+DRY_RUNS = ["amd_device_plugin", "node_labeller"]
+
+
+@pytest.mark.parametrize("program", DRY_RUNS)
+def test_a_dry_run_that_cannot_print_says_so_in_one_line(program: str) -> None:
+    code = f"import sys; from devplugin.launch import {program} as go; sys.exit(go())"
+    words = ("-c", code, "-simulate", "mi355x/spx-6.14", "-dry_run")
+    told = f"{program.replace('_', '-')}: standard output:"
+    with open("/dev/full", "w") as full:
+        done = _into(full, *words)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"{told} No space left on device"
+    assert "Traceback" not in done.stderr
+    done = _closed(sys.executable, *words)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"{told} is closed"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("program", DRY_RUNS)
+def test_a_reader_that_has_seen_enough_is_no_failure(program: str) -> None:
+    code = f"import sys; from devplugin.launch import {program} as go; sys.exit(go())"
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with open(theirs, "w") as gone:
+        done = _into(gone, "-c", code, "-simulate", "mi355x/spx-6.14", "-dry_run")
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_the_dry_run_says_on_stderr_what_the_daemon_would_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = amd_device_plugin(["-simulate", "mi355x/numa-unknown", "-dry_run"])
+    said = capsys.readouterr()
+    assert code == 0
+    assert json.loads(said.out)["vendor"] == "amd"
+    lines = said.err.splitlines()
+    assert len(lines) == len(set(lines))
+    assert all(line.startswith("amd-device-plugin: warning: ") for line in lines)
+    assert any("numa_node" in line and "taken as unknown" in line for line in lines)
+    assert any("offered as one device of 256 CUs" in line for line in lines)

@@ -44,6 +44,21 @@ def test_a_boolean_is_true_bare_and_takes_its_value_after_an_equals_sign(words: 
     assert parser().parse_args(words.split()).dmem_backend is value
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0x10", 16), ("0X1f", 31), ("0o17", 15), ("017", 15), ("0b101", 5), ("1_000", 1000), ("0x_ff", 255),
+        ("-0x10", -16), ("+7", 7), ("0", 0), ("00", 0), ("0_7", 7), ("9223372036854775807", 2**63 - 1),
+    ],
+)  # fmt: skip
+def test_an_integer_is_what_gos_flag_package_takes(text: str, value: int) -> None:
+    assert parser().parse_args(["-split_count", text]).split_count == value
+
+
+def test_two_dashes_end_the_flags() -> None:
+    assert parser().parse_args(["-split_count=3", "--"]).split_count == 3
+
+
 def test_the_next_word_is_a_value_even_when_it_begins_with_a_dash() -> None:
     assert parser().parse_args(["-split_count", "-3"]).split_count == -3
 
@@ -64,9 +79,13 @@ def test_an_empty_value_is_a_value() -> None:
         ["-unknown"],
         ["-split"],
         ["-v4"],
-        ["-v", "1_0"],
+        ["-v", "1__0"],
         ["-v= 4"],
-        ["-v=0x10"],
+        ["-v=0x"],
+        ["-v=08"],
+        ["-v=0b2"],
+        ["-v=9223372036854775808"],
+        ["-v=" + "9" * 5000],
         ["-v"],
         ["-scaling=1_0.5"],
         ["-dmem_backend", "false"],
@@ -74,7 +93,8 @@ def test_an_empty_value_is_a_value() -> None:
         ["-stderrthreshold=loud"],
         ["word"],
         ["-"],
-        ["--"],
+        ["--", "-v=4"],
+        ["-v=4", "--", "word"],
         ["---v=4"],
         ["-=4"],
         [""],

@@ -377,3 +377,21 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
         show.stdout = None
         assert show.communicate(timeout=20)[1] == ""
         assert show.returncode == 0
+
+
+# Where nothing can be printed
+
+
+@pytest.mark.parametrize(
+    "words", [["show", "mi355x/spx-6.14"], ["show", "mi355x/spx-6.14", "--json"], ["fixtures"]]
+)
+def test_a_full_or_closed_standard_output_is_named_in_one_line(words: list[str]) -> None:
+    command = [sys.executable, "-m", "gpusim.cli", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "gpusim: standard output: No space left on device\n")
+    close = "import os, sys; os.close(1); os.execv(sys.executable, sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", close, *command], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "gpusim: standard output: is closed\n")

@@ -91,6 +91,8 @@ def test_policies(policy: str) -> None:
     ("words", "line"),
     [
         ("-split_count=-1", "-split_count=-1: must not be negative"),
+        ("-split_count=4097", "-split_count=4097: must not be above 4096: kubelet takes no longer list"),
+        ("-split_count=2147483647", "-split_count=2147483647: must not be above 4096"),
         ("-allocator_policy=random", "-allocator_policy='random': use one of"),
         ("-allocator_policy=Spread", "-allocator_policy='Spread': use one of"),
         ("-resource_naming_strategy=both", "-resource_naming_strategy='both': use one of"),
