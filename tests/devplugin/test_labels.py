@@ -202,10 +202,12 @@ def test_every_fixtures_labels_are_legal_and_each_count_adds_up(path: Path) -> N
     host = Machine(load(str(path)))
     made = of(host)
     assert legal(made)
-    agents = len(read_label_facts(host).agents)
+    agents = read_label_facts(host).agents
     for name in ("device-id", "vram", "simd-count", "cu-count", "family", "product-name"):
         counts = [int(value) for key, value in made.items() if key.startswith(f"beta.amd.com/gpu.{name}.")]
-        assert sum(counts) == agents, name
+        # KFD of the 5.x kernels does not say the generation (kfd.md 1), so such a node has no family.
+        told = [agent for agent in agents if agent.gfx or name != "family"]
+        assert sum(counts) == len(told), name
 
 
 # ------------------------------------------------------------------ captures
