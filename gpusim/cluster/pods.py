@@ -28,6 +28,9 @@ VGPU_TIME = "hami.io/vgpu-time"
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 _INT32 = 1 << 31
+_LOCK_TRIES = 5
+_LOCK_PAUSE = 0.1
+"""Seconds; doubles (D.7)."""
 
 
 class PlacementError(GpusimError):
@@ -194,20 +197,31 @@ def take_lock(
 ) -> None:
     """Set the node lock for a pod; fine when that pod holds it already (its time is kept).
 
-    The patch carries the node's resourceVersion, so of two at once one gets ApiError 409.
+    The patch carries the node's resourceVersion. Kubelet and the plugins write to the node as well, so a
+    409 is met with a fresh look, up to five tries (D.7).
 
     Raises:
         PlacementError: somebody else holds it. Expiry is the scheduler's business, not ours.
+        ApiError: 409 at every try, no such node, …
     """
-    found = api.get("nodes", node)
-    held = (found["metadata"].get("annotations") or {}).get(LOCK)
-    if held is not None:
-        if held.endswith(f",{namespace},{name}"):
+    for attempt in range(_LOCK_TRIES):
+        found = api.get("nodes", node)
+        held = (found["metadata"].get("annotations") or {}).get(LOCK)
+        if held is not None:
+            if held.endswith(f",{namespace},{name}"):
+                return
+            raise PlacementError(f"node {node} is locked by {held!r}")
+        value = f"{_rfc3339(time.time() if now is None else now)},{namespace},{name}"
+        version = found["metadata"]["resourceVersion"]
+        patch = {"metadata": {"resourceVersion": version, "annotations": {LOCK: value}}}
+        try:
+            api.patch("nodes", node, patch)
+        except ApiError as error:
+            if error.code != 409 or attempt + 1 == _LOCK_TRIES:
+                raise
+            time.sleep(_LOCK_PAUSE * 2**attempt)
+        else:
             return
-        raise PlacementError(f"node {node} is locked by {held!r}")
-    value = f"{_rfc3339(time.time() if now is None else now)},{namespace},{name}"
-    version = found["metadata"]["resourceVersion"]
-    api.patch("nodes", node, {"metadata": {"resourceVersion": version, "annotations": {LOCK: value}}})
 
 
 def release_lock(api: Api, node: str, name: str, *, namespace: str = "default") -> None:
