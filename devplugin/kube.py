@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -325,8 +326,19 @@ def connect(kubeconfig: str | None, *, component: str, deadline: float = 5.0) ->
             except ConfigException:
                 load_incluster_config(client_configuration=configuration)
     except Exception as error:  # whatever a broken YAML file, a missing certificate, … raises
-        where = kubeconfig or "~/.kube/config or the pod's service account"
-        raise NoCluster(f"no API server: {where}: {error}; set KUBECONFIG, or run in a pod") from error
+        why = _refusal(kubeconfig, str(error) if isinstance(error, ConfigException) else "")
+        raise NoCluster(f"no API server: {why}; set KUBECONFIG, or run in a pod") from error
     client = ApiClient(configuration)
     client.user_agent = component
     return OfficialClient(client, component=component, deadline=deadline)
+
+
+def _refusal(kubeconfig: str | None, told: str) -> str:
+    """Why there is no configuration: `told` are the client's words where they are meant for people."""
+    if not kubeconfig:
+        return f"~/.kube/config and the pod's service account: {told or 'the file is no kubeconfig'}"
+    try:
+        Path(kubeconfig).read_bytes()
+    except OSError as error:
+        return f"{kubeconfig}: {error.strerror}"
+    return f"{kubeconfig} is no kubeconfig" + (f": {told}" if told else "")

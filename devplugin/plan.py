@@ -20,6 +20,7 @@ from devplugin.hami import (
     Pod,
     claim,
     failure_patch,
+    holder,
     owns,
     pod_patch,
 )
@@ -111,8 +112,8 @@ def plan(
     if allocation.annotations and not owns(node, wanted.pod):
         # Later Allocates rely on what is recorded, so only the holder of the lock may record (amd.md 5.7).
         return _denied(
-            f"node {node.name}: the node lock does not belong to pod {wanted.pod}, its devices cannot be "
-            "recorded; delete the pod so that it is scheduled again",
+            f"node {node.name}: the node lock does not belong to pod {wanted.pod} ({holder(node)}), "
+            "its devices cannot be recorded; delete the pod so that it is scheduled again",
             wanted.pod,
         )
     patch = pod_patch(wanted, vendor.vocabulary(), allocation.annotations)

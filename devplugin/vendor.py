@@ -205,7 +205,9 @@ class Allocation:
     after: tuple[Effect, ...] = ()
     """Background."""
     notes: tuple[str, ...] = ()
-    """Lines for the log."""
+    """Lines for the log: what was given."""
+    warnings: tuple[str, ...] = ()
+    """What is wrong with the node's records, stable so that each is logged once (decision 18)."""
 
 
 class Refused(Exception):  # noqa: N818  # the answer no, not something gone wrong

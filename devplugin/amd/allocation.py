@@ -99,7 +99,7 @@ def allocate(
     ]
     agents = [agent for share in shares for agent in share.device.agents]
     envs = _environment(visible, agents)
-    notes = [*taken.warnings, *_notes(claim, shares, masks)]
+    notes = [*_notes(claim, shares, masks)]
     if hook.loaded:
         envs |= hooking.environment(settings)
     elif sliced:
@@ -114,6 +114,7 @@ def allocate(
         ),
         annotations=_records(claim, shares, masks) if sliced else {},
         notes=tuple(notes),
+        warnings=taken.warnings,
     )
 
 

@@ -85,10 +85,12 @@ class _Count:
         self.blocked.setdefault(gpu.bdf, f"device {gpu.id}: {why}")
 
     def block_named(self, text: str, pod: Pod, why: str) -> None:
-        """Block every device whose id occurs in a text that does not parse."""
-        for identifier, span in self.spans.items():
-            if identifier in text:
-                self.block(span.gpu, f"{why}; delete pod {pod} or correct the annotation")
+        """Block every device whose id occurs in a text that does not parse; where none does, say that."""
+        named = [span.gpu for identifier, span in self.spans.items() if identifier in text]
+        for gpu in named:
+            self.block(gpu, f"{why}; delete pod {pod} or correct the annotation")
+        if not named:
+            self.warnings.append(f"{why} and names no device of this node, ignored")
 
 
 def rebuild(inventory: Inventory, settings: Settings, pods: Sequence[Pod], current: Pod | None) -> Taken:

@@ -98,6 +98,7 @@ class Allocator(Generic[Inv, S]):
         self._fetch = fetch
         self._budget = budget
         self._grants = 0
+        self._warned: tuple[str, ...] = ()
         self._turn = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -141,8 +142,16 @@ class Allocator(Generic[Inv, S]):
             self._later(decision.allocation.after)
             for note in decision.allocation.notes:
                 log.info("%s", note)
+            self._warn(decision.allocation.warnings)
             return decision.allocation.edits
         raise Unavailable("the pod kept changing while its devices were being recorded")
+
+    def _warn(self, warnings: tuple[str, ...]) -> None:
+        """Each as long as it stands once: a record stays wrong for as long as its pod lives."""
+        for line in dict.fromkeys(warnings):
+            if line not in self._warned:
+                log.warning("%s", line)
+        self._warned = warnings
 
     async def _first(self, decision: Granted, until: float) -> None:
         deeds = perform(self._api, self._node, decision.allocation.before)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
 from devplugin.exporterapi import metricssvc_pb2
+from devplugin.linux import LinuxHost
 from devplugin.vendor import HealthSource, Reports
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,9 @@ def _merged(answer: metricssvc_pb2.GPUStateResponse) -> dict[str, str]:
 
 
 def _is_there(path: str) -> bool:
+    """Sockets are this process's, not the node's: the real file system is asked, also on a simulated node."""
     try:
-        return Path(path).exists()
+        LinuxHost("/").stat(path)
     except OSError:
         return False
+    return True

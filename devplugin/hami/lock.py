@@ -100,6 +100,16 @@ def owns(node: Node, pod: Pod) -> bool:
     return node.annotations.get(LOCK, "").endswith(f",{pod.namespace},{pod.name}")
 
 
+def holder(node: Node) -> str:
+    """Who holds the node's lock, in words for a message; raises LockError for a malformed one."""
+    lock = lock_of(node)
+    if lock is None:
+        return "nobody holds it"
+    if not lock.owned:
+        return f"it was taken at {lock.time} and names no pod"
+    return f"pod {lock.namespace}/{lock.name} holds it since {lock.time}"
+
+
 def may_release(node: Node, pod: Pod) -> bool:
     """Whether `pod`'s end of allocation is to remove this lock: ours, or a legacy one (D.7).
 

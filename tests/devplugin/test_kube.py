@@ -258,6 +258,35 @@ def test_without_any_configuration_the_error_says_what_to_set(
         kube.connect(str(broken), component="toy")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("root:x:0:0:root:/root:/bin/sh\n", "{} is no kubeconfig"),
+        ("- 1\n", "{} is no kubeconfig"),
+        ("", "{} is no kubeconfig"),
+        ("kind: Config\n", "{} is no kubeconfig"),
+        (None, "{}: No such file or directory"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_named_in_plain_words(
+    text: str | None, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "kc"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(kube.NoCluster) as refused:
+        kube.connect(str(path), component="toy")
+    assert str(refused.value).startswith(f"no API server: {said.format(path)}")
+    assert "\n" not in str(refused.value)
+    for word in ("NoneType", "indices", "object", "attribute"):
+        assert word not in str(refused.value)
+
+
+def test_a_directory_is_no_kubeconfig(tmp_path: Path) -> None:
+    with pytest.raises(kube.NoCluster, match=f"no API server: {tmp_path}: Is a directory; set KUBECONFIG"):
+        kube.connect(str(tmp_path), component="toy")
+
+
 def test_the_configuration_of_the_home_directory_is_used_when_none_is_named(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import RECORD, VOCABULARY
 from devplugin.amd.vendor import Amd
-from devplugin.hami import ALLOCATING, BIND_PHASE, FAILED, SUCCESS, Node, Pod
+from devplugin.hami import ALLOCATING, BIND_PHASE, FAILED, LOCK, SUCCESS, Node, Pod
 from devplugin.plan import Denied, Granted, Needs, plan
 from devplugin.vendor import FactRequest
 
@@ -64,6 +66,22 @@ def test_a_slice_without_the_lock_is_denied_and_nothing_is_recorded() -> None:
     assert isinstance(denied, Denied)
     assert "lock does not belong to pod default/p" in denied.reason
     assert denied.patch == {BIND_PHASE: FAILED}
+
+
+@pytest.mark.parametrize(
+    ("lock", "who"),
+    [
+        (None, "nobody holds it"),
+        ("2026-01-02T03:04:05Z,other,pod-9", "pod other/pod-9 holds it since 2026-01-02T03:04:05Z"),
+        ("2026-01-02T03:04:05Z", "it was taken at 2026-01-02T03:04:05Z and names no pod"),
+    ],
+)
+def test_who_lacks_the_lock_is_told_who_holds_it(lock: str | None, who: str) -> None:
+    bare = node()
+    held = replace(bare, annotations={**bare.annotations, **({} if lock is None else {LOCK: lock})})
+    denied = decide(held, [pod(SLICE)])
+    assert isinstance(denied, Denied)
+    assert f"does not belong to pod default/p ({who}" in denied.reason
 
 
 def test_a_memory_only_slice_records_nothing_and_needs_no_lock() -> None:

@@ -173,10 +173,13 @@ def test_a_blocked_device_is_refused_and_its_neighbour_is_not() -> None:
     assert give(pair(), pod("uuid-b,AMDGPU,100,1:;"), [broken]).annotations == {RECORD: '{"uuid-b":"0"}'}
 
 
-def test_warnings_of_the_rebuild_reach_the_log() -> None:
+def test_warnings_of_the_rebuild_are_warnings_and_no_notes() -> None:
     stranger = pod(None, name="old", phase="Running", amd__cu__allocated='{"gone":"0"}')
     result = give(pair(), pod("uuid-a,AMDGPU,1024,8:;"), [stranger])
-    assert any("default/old" in note and "ignored" in note for note in result.notes)
+    (warning,) = result.warnings
+    assert "default/old" in warning
+    assert "ignored" in warning
+    assert not any("default/old" in note for note in result.notes)
 
 
 # ------------------------------------------------------------------ the hook (decision 23)

@@ -97,6 +97,17 @@ def test_an_unreadable_list_of_which_nothing_was_served_blocks_nobody() -> None:
     assert "default/p" in taken.warnings[0]
 
 
+def test_records_that_cannot_be_read_and_name_no_device_here_are_ignored_with_a_warning() -> None:
+    broken = pod("other,AMDGPU,100:;", name="q", phase="Running")
+    served = replace(broken, annotations={**broken.annotations, VOCABULARY.to_allocate: ";"})
+    taken = take(recorded("nonsense"), served)
+    assert taken.blocked == {}
+    assert taken.warnings == (
+        f"{RECORD} of pod default/p cannot be read and names no device of this node, ignored",
+        f"{VOCABULARY.allocated} of pod default/q cannot be read and names no device of this node, ignored",
+    )
+
+
 @pytest.mark.parametrize("text", ["", "  ", "{}"])
 def test_an_empty_record_holds_nothing(text: str) -> None:
     assert take(recorded(text)) == Taken()

@@ -196,6 +196,24 @@ def test_a_refusal_marks_the_pod_releases_the_lock_and_tells_people(store: Store
     assert "a has 16 cores left, not 17" in events(store)[0][1]
 
 
+def test_what_is_wrong_with_records_is_a_warning_said_once(
+    store: Store, api: StoreApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Complaining(Toy):
+        def allocate(self, *args: Any) -> Allocation:
+            return replace(super().allocate(*args), warnings=("pod d/x: names no thing here",) * 2)
+
+    async def work() -> None:
+        allocator = make(api, Complaining())
+        for name in ("p", "q"):
+            schedule(store, name, [thing(4)])
+            await allocator.allocate(["a#0"])
+
+    asyncio.run(work())
+    said = [r for r in caplog.records if "names no thing here" in r.message]
+    assert [r.levelname for r in said] == ["WARNING"]
+
+
 def test_a_refusal_may_ask_for_what_makes_the_next_try_succeed(store: Store, api: StoreApi) -> None:
     wanted = PullImage("docker.io/library/app:1")
 
