@@ -15,10 +15,8 @@ from typing import Any, NoReturn
 
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-_INTEGER = re.compile(
-    r"[+-]?(?:0[xX](?:_?[0-9a-fA-F])+|0[bB](?:_?[01])+|0[oO](?:_?[0-7])+|0(?:_?[0-7])*|[1-9](?:_?[0-9])*)"
-)
-_OCTAL = re.compile(r"([+-]?)0_?([0-7][0-7_]*)")
+_INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO][0-7]+|0[0-7]*|[1-9][0-9]*)")
+_OCTAL = re.compile(r"([+-]?)0([0-7]+)")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]{1,4})?|inf|infinity|nan)", re.I)
 
 SEVERITIES = ("INFO", "WARNING", "ERROR", "FATAL")
@@ -40,7 +38,10 @@ def go_bool(text: str) -> bool:
 
 
 def go_int(text: str) -> int:
-    """A 64-bit integer as strconv.ParseInt reads it with base 0: 16, 0x10, 0o20, 020, 0b1_0000; no blanks."""
+    """A 64-bit integer as strconv.ParseInt reads it with base 0: 16, 0x10, 0o20, 020, 0b10000.
+
+    Neither blanks nor `1_0`: Go would take an underscore between digits, but nobody means one in a chart.
+    """
     if len(text) > 100 or _INTEGER.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(f"invalid integer value {shown(text)}")
     number = int(_OCTAL.sub(r"\g<1>0o\2", text) if _OCTAL.fullmatch(text) else text, 0)

@@ -114,7 +114,7 @@ def test_the_amd_plugin_starts_from_its_console_script_on_a_simulated_node() -> 
     [
         ("-gpus=all", 2, "flag provided but not defined: '-gpus'"),
         ("-v4", 2, "flag provided but not defined: '-v4'"),
-        ("-split_count=1__0", 2, "invalid integer value '1__0'"),
+        ("-split_count=1_0", 2, "invalid integer value '1_0'"),
         ("-device_memory_scaling=1_0.5", 2, "invalid number '1_0.5'"),
         ("-report_node_capacity=yes", 2, "invalid boolean value 'yes'"),
         ("-split_count=-1", 1, "-split_count=-1: must not be negative"),
