@@ -395,3 +395,42 @@ def test_a_full_or_closed_standard_output_is_named_in_one_line(words: list[str])
         [sys.executable, "-c", close, *command], stderr=subprocess.PIPE, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (1, "gpusim: standard output: is closed\n")
+
+
+def test_a_gpu_hangs_resets_and_recovers_by_command(capsys: Output, served: str) -> None:
+    assert run("hang", served, "0") == 0
+    assert capsys.readouterr().out == "0000:75:00.0: driver amdgpu, hung\n"
+    assert result(capsys, "reset", served, "0", "--json")["resetting"] is True
+    assert run("recover", served, "0") == 0
+    assert capsys.readouterr().out == "0000:75:00.0: driver amdgpu\n"
+
+
+def test_a_gpu_goes_to_another_driver_and_back_by_command(capsys: Output, served: str) -> None:
+    assert run("unbind", served, "0000:75:00.0") == 0
+    assert "driver none" in capsys.readouterr().out
+    assert "ENODEV" in complaint(capsys, "unbind", served, "0000:75:00.0")
+    assert result(capsys, "bind", served, "0000:75:00.0", "vfio-pci", "--json")["driver"] == "vfio-pci"
+    told = complaint(capsys, "bind", served, "0000:75:00.0")
+    assert "EBUSY" in told
+    assert "unbind it first" in told
+    assert "not bound to amdgpu" in complaint(capsys, "hang", served, "0000:75:00.0")
+
+
+def test_the_driver_comes_and_goes_by_command(capsys: Output, served: str) -> None:
+    held = result(capsys, "open", served, "/dev/kfd", "--json")
+    told = complaint(capsys, "driver", served, "unload")
+    assert "EBUSY" in told
+    assert "a process holds a device" in told
+    assert run("close", served, str(held["pid"])) == 0
+    capsys.readouterr()
+    assert result(capsys, "driver", served, "unload", "--json") == {"loaded": False, "gpus": []}
+    assert "EEXIST" not in capsys.readouterr().err
+    assert result(capsys, "probe", served, "0", "fails", "--json")["probe"] == "fails"
+    assert run("driver", served, "load") == 0
+    assert capsys.readouterr().out == "amdgpu is loaded and has 7 GPUs\n"
+    told = complaint(capsys, "bind", served, "0")
+    assert "`gpusim probe HOST GPU works` mends broken firmware" in told
+    assert run("probe", served, "0", "works") == 0
+    assert run("driver", served, "reload") == 0
+    assert capsys.readouterr().out.endswith("amdgpu is loaded and has 8 GPUs\n")
+    assert "EEXIST" in complaint(capsys, "driver", served, "load")

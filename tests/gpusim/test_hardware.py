@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpusim.errors import GpusimError
 from gpusim.machine import Machine
+from gpusim.remote import RemoteMachine
+from gpusim.serve import serve
 from gpusim.testing.machines import node
 
 from .test_machine import everything
@@ -274,3 +280,105 @@ def test_a_fork_keeps_the_state_and_goes_its_own_way() -> None:
     assert machine.stat("/dev/kfd")
     assert code_of(twin.fork().stat, "/dev/kfd") == errno.ENOENT
     assert code_of(machine.probe, "/dev/dri/renderD128") == errno.EIO
+
+
+def test_a_served_machine_has_the_same_actions_and_answers(tmp_path: Path) -> None:
+    here, there = machine_of(), machine_of()
+    with serve(there, str(tmp_path / "s")):
+        far = RemoteMachine(str(tmp_path / "s"))
+        for act in (
+            lambda host: host.reset(BDF),
+            lambda host: host.hang(OTHER),
+            lambda host: host.recover(BDF),
+            lambda host: host.load(),
+            lambda host: host.fail_probe(BDF),
+            lambda host: host.unbind(BDF),
+            lambda host: host.bind(BDF),
+            lambda host: host.fail_probe(BDF, False),
+            lambda host: host.bind(BDF, "vfio-pci"),
+            lambda host: host.unload(),
+            lambda host: host.unload(),
+            lambda host: host.unbind(BDF),
+            lambda host: host.bind(BDF),
+            lambda host: host.load(),
+            lambda host: host.reload(),
+        ):
+            outcomes = []
+            for host in (here, far):
+                try:
+                    act(host)
+                    outcomes.append(None)
+                except OSError as error:
+                    outcomes.append(error.errno)
+            assert outcomes[0] == outcomes[1]
+            assert here.describe() == far.describe()
+        assert [event["event"] for event in far.events] == [event["event"] for event in here.events]
+        far.disconnect()
+
+
+ACTIONS = st.sampled_from(
+    [
+        *("remove", "add", "unbind", "bind", "vfio", "load", "unload", "reset", "hang", "recover"),
+        *("break", "mend", "SPX", "QPX", "CPX", "open", "exit", "NPS1", "NPS2"),
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(ACTIONS, st.sampled_from([BDF, OTHER])), max_size=20))
+def test_whatever_happens_the_files_and_the_state_agree(history: list[tuple[str, str]]) -> None:
+    """KFD lists what is bound, minors are nobody's twice, and after a mending reload all is there."""
+    machine = machine_of()
+    clients: list[Any] = []
+    for action, bdf in history:
+        with contextlib.suppress(OSError, GpusimError):
+            perform(machine, clients, action, bdf)
+        gpus = machine.driver.gpus.values()
+        drm = [minor for gpu in gpus for nodes in gpu.drm for minor in nodes.minors]
+        assert len(drm) == len(set(drm))
+        assert all(gpu.bound == bool(gpu.drm) for gpu in gpus)
+        assert all(gpu.present for gpu in gpus if gpu.driver)
+        listed = {found.facts.bdf for _, found in machine.driver.topology.gpu_nodes()}
+        assert listed == {gpu.bdf for gpu in gpus if gpu.bound}
+        assert machine.driver.loaded or not listed
+        regions = machine.read("/sys/fs/cgroup/dmem.capacity").decode()
+        assert all(f"drm/{gpu.bdf}/vram" in regions for gpu in gpus if gpu.bound)
+        assert machine.fork().describe() == machine.describe()
+    for process in clients:
+        machine.exit(process)
+    for gpu in list(machine.driver.gpus.values()):
+        machine.fail_probe(gpu.bdf, False)
+        if not gpu.present:
+            machine.add(gpu.bdf)
+        if gpu.driver not in (None, "amdgpu"):
+            machine.unbind(gpu.bdf)
+    if machine.driver.loaded:
+        machine.unload()
+    assert "dri" not in machine.list("/dev")
+    assert machine.read("/sys/fs/cgroup/dmem.capacity") == b""
+    machine.load()
+    assert {gpu.driver for gpu in machine.driver.gpus.values()} == {"amdgpu"}
+    assert machine.gpu(BDF).drm[0].render == 128
+
+
+def perform(machine: Machine, clients: list[Any], action: str, bdf: str) -> None:
+    if action == "open":
+        process = machine.process()
+        clients.append(process)
+        minor = machine.gpu(bdf).drm[0].render if machine.gpu(bdf).drm else 0
+        machine.open(f"/dev/dri/renderD{minor}", process)
+    elif action == "exit":
+        if clients:
+            machine.exit(clients.pop())
+    elif action in ("load", "unload"):
+        getattr(machine, action)()
+    elif action in ("break", "mend"):
+        machine.fail_probe(bdf, action == "break")
+    elif action == "vfio":
+        machine.bind(bdf, "vfio-pci")
+    elif action.startswith("NPS"):
+        machine.write(f"/sys/bus/pci/devices/{bdf}/current_memory_partition", action.encode())
+    elif action in ("SPX", "QPX", "CPX"):
+        machine.switch(bdf, action)
+    else:
+        getattr(machine, action)(bdf)
