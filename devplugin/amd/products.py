@@ -56,6 +56,7 @@ _MI300A = _profiles(("SPX", "NPS1", 1, 6), ("TPX", "NPS1", 3, 2), ("CPX", "NPS1"
 """First row recorded; the rest inferred from the modes of six XCCs (kernel.md 2.2)."""
 
 PRODUCTS: Mapping[int, Product] = {
+    0x6860: Product("AMD Radeon Instinct MI25"),  # inferred, the maker's name
     0x740C: Product("AMD Instinct MI250X"),
     0x740F: Product("AMD Instinct MI210"),
     0x74A0: Product("AMD Instinct MI300A", 6, _MI300A),

@@ -146,6 +146,7 @@ class Driver:
             return error
         gpu.driver = "amdgpu"
         gpu.mode = gpu.config = mode
+        gpu.level, gpu.isolation = "auto", ()  # what a driver before had been told went with it
         self.regions.append(gpu.bdf)
         self._join_kfd(gpu)
         self.events.append({"event": "probed", "gpu": gpu.bdf, "mode": mode, "minors": len(gpu.drm)})

@@ -60,6 +60,10 @@ def test_the_set_of_decision_5_is_complete() -> None:
     assert set(wanted) <= set(NAMES)
 
 
+def test_every_product_has_a_fixture() -> None:
+    assert {gpu.product for name in NAMES for gpu in load(name).gpus} == set(PRODUCTS)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_fixture_says_what_it_is_and_where_its_facts_come_from(name: str) -> None:
     text = fixture.find(name).read_text()
@@ -190,6 +194,146 @@ def test_the_card_and_the_igpu_cannot_be_partitioned() -> None:
         assert "current_compute_partition" not in host.list(f"/sys/bus/pci/devices/{gpu.bdf}")
     igpu = properties("rdna4/rx9070-igpu", 2)
     assert (igpu["unique_id"], igpu["device_id"]) == (0, PRODUCTS["STRIX_POINT"].device_id)
+
+
+def banks(name: str, node: int) -> int:
+    text = machine(name).read(f"{KFD}/{node}/mem_banks/0/properties").decode()
+    return int(next(line for line in text.splitlines() if line.startswith("size_in_bytes")).split()[1])
+
+
+def links(name: str, node: int, kind: str) -> list[dict[str, int]]:
+    home = f"{KFD}/{node}/{kind}"
+    found = [
+        machine(name).read(f"{home}/{i}/properties").decode()
+        for i in sorted(machine(name).list(home), key=int)
+    ]
+    return [{key: int(value) for key, value in map(str.split, text.splitlines())} for text in found]
+
+
+def test_mi308x_has_four_partitions_with_memory_of_their_own_each() -> None:
+    # kernel.md 1.4, 1.5 and 1.6 (C308); amd.md 14.
+    name = "mi308x/cpx-nps4"
+    nodes = gpu_nodes(name)
+    assert [node["node"] for node in nodes] == list(range(2, 34))
+    assert [node["minor"] for node in nodes[:8]] == [128, 129, 130, 131, 136, 137, 138, 139]
+    assert [banks(name, node) for node in range(2, 6)] == [51539607552] * 3 + [51522830336]
+    first = properties(name, 2)
+    assert [properties(name, node)["location_id"] for node in range(2, 6)] == [2560, 2561, 2562, 2563]
+    assert (first["simd_count"], first["num_xcc"], first["caches_count"]) == (80, 1, 46)
+    assert (first["num_sdma_engines"], first["num_sdma_xgmi_engines"]) == (2, 0)
+    assert (first["p2p_links_count"], first["io_links_count"]) == (1, 32)
+    assert machine(name).read("/sys/class/kfd/kfd/topology/generation_id") == b"33\n"
+    assert "recommended_sdma_engine_id_mask" not in links(name, 2, "io_links")[0]
+    assert links(name, 2, "io_links")[0]["min_bandwidth"] == 312
+
+
+def test_mi210_has_two_hives_and_pcie_between_them() -> None:
+    # kfd.md 1 (C210): links, masks, weights.
+    name = "mi210/two-hives"
+    assert [properties(name, node)["location_id"] for node in range(2, 6)] == [0x6300, 0x4300, 0x0300, 0x2600]
+    first, last = properties(name, 2), properties(name, 9)
+    assert (first["io_links_count"], first["p2p_links_count"], first["caches_count"]) == (4, 5, 217)
+    assert first["hive_id"] != last["hive_id"]
+    assert machine(name).read(f"{KFD}/2/name") == b"aldebaran\n"
+    cpu, *mesh = links(name, 2, "io_links")
+    assert (cpu["min_bandwidth"], cpu["max_bandwidth"], cpu["recommended_sdma_engine_id_mask"]) == (
+        312,
+        32000,
+        3,
+    )
+    assert {
+        (link["type"], link["weight"], link["max_bandwidth"], link["recommended_sdma_engine_id_mask"])
+        for link in mesh
+    } == {(11, 15, 50000, 28)}
+    assert [link["node_to"] for link in mesh] == [3, 4, 5]
+    other_cpu, *across = links(name, 9, "p2p_links")
+    assert (other_cpu["weight"], other_cpu["recommended_sdma_engine_id_mask"]) == (52, 0)
+    assert {
+        (
+            link["type"],
+            link["weight"],
+            link["max_bandwidth"],
+            link["recommended_sdma_engine_id_mask"],
+            link["flags"],
+        )
+        for link in across
+    } == {(2, 72, 0, 3, 3)}
+    # From an earlier to a later node the mask is still unset.
+    assert {link["recommended_sdma_engine_id_mask"] for link in links(name, 2, "p2p_links")} == {0}
+    assert "current_compute_partition" not in machine(name).list("/sys/bus/pci/devices/0000:63:00.0")
+
+
+def test_mi325x_lacks_its_64th_partition_beside_a_bmc() -> None:
+    assert len(gpu_nodes("mi325x/cpx-bmc-63")) == 63
+
+
+def test_an_mi350x_guest_has_the_numbers_of_the_noted_one() -> None:
+    # kernel.md 1.5, 1.6, 2.2 and 7 (C350VF).
+    name, home = "mi350x/vf", "/sys/bus/pci/devices/0000:05:00.0"
+    found = properties(name, 1)
+    wanted = {
+        "simd_count": 1024,
+        "array_count": 32,
+        "cu_per_simd_array": 9,
+        "lds_size_in_kb": 160,
+        "num_sdma_engines": 2,
+        "num_sdma_xgmi_engines": 14,
+        "num_cp_queues": 30,
+        "max_engine_clk_fcompute": 2200,
+        "fw_version": 32810,
+        "sdma_fw_version": 12,
+        "capability": 741843584,
+        "capability2": 0,
+        "debug_prop": 1494,
+        "cwsr_size": 22687744,
+        "ctl_stack_size": 12288,
+        "hive_id": 0,
+        "num_xcc": 8,
+        "caches_count": 546,
+        "max_engine_clk_ccompute": 0,
+    }
+    assert {key: found[key] for key in wanted} == wanted
+    assert banks(name, 1) == 308902100992
+    host = machine(name)
+    assert found["unique_id"] == int(host.read(f"{home}/unique_id"), 16)
+    assert (host.read(f"{home}/device"), host.read(f"{home}/subsystem_device")) == (b"0x75b0\n", b"0x75a0\n")
+    assert len([n for n in host.list("/sys/devices/platform") if n.startswith("amdgpu_xcp_")]) == 7
+    assert state(name)["gpus"][0]["partitions"][0]["card"] == 1
+    # kernel.md 3: a guest of this generation has neither an edge sensor nor an average power.
+    (chip,) = host.list(f"{home}/hwmon")
+    assert not {"temp1_input", "power1_average"} & set(host.list(f"{home}/hwmon/{chip}"))
+
+
+def test_an_mi300x_guest_is_the_one_of_the_recorded_registration() -> None:
+    # amd.md 3.1: 196288 MiB, 304 CUs, 24 queues at 0000:83:00.0, card 1.
+    name = "mi300x/vf"
+    found = properties(name, 1)
+    assert (found["simd_count"] // found["simd_per_cu"], found["num_cp_queues"]) == (304, 24)
+    assert machine(name).read("/sys/bus/pci/devices/0000:83:00.0/mem_info_vram_total") == b"%d\n" % (
+        196288 << 20
+    )
+    assert state(name)["gpus"][0]["partitions"][0]["card"] == 1
+
+
+def test_apus_have_their_memory_behind_the_gtt() -> None:
+    # case B13
+    for name, vram, gtt in (
+        ("apu/strixpoint-890m", 536870912, 16441004032),
+        ("apu/phoenix-780m", 4294967296, 31433977856),
+    ):
+        host, home = machine(name), f"/sys/bus/pci/devices/{load(name).gpus[0].bdf}"
+        assert banks(name, 1) == gtt
+        assert host.read(f"{home}/mem_info_vram_total") == b"%d\n" % vram
+        assert host.read(f"{home}/mem_info_gtt_total") == b"%d\n" % gtt
+        assert "unique_id" not in host.list(home)
+
+
+def test_a_card_that_radeon_holds_is_no_gpu() -> None:
+    name = "gcn1/hd7870-radeon"
+    assert state(name)["gpus"] == []
+    assert gpu_nodes(name) == []
+    assert "amdgpu" not in machine(name).list("/sys/module")
+    assert machine(name).tree.resolve("/sys/class/drm/card0/device/driver") == "/sys/bus/pci/drivers/radeon"
 
 
 # The captures the fixtures are taken from
