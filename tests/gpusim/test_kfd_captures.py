@@ -17,10 +17,9 @@ from gpusim.amd.kfd import Topology
 from gpusim.amd.kfd_tree import kfd_files
 from gpusim.fixture import load
 from gpusim.machine import Machine
-from gpusim.spec import Cpus, GpuSpec, NodeSpec
+from gpusim.spec import NodeSpec
 
 from .kfd_digests import capture, digest, digests, manifest
-from .kfdnodes import listed
 
 NODES = "/sys/class/kfd/kfd/topology/"
 
@@ -40,48 +39,11 @@ def mi300a() -> dict[str, str]:
 
 
 def strix() -> dict[str, str]:
-    cpus = Cpus(
-        nodes=1,
-        threads_per_node=20,
-        first_apic_ids=(0,),
-        max_mhz=5090,
-        bytes_per_node=(32882008064,),
-        dmi_width=32,
-        dmi_mhz=8000,
-    )
-    gpu = GpuSpec("STRIX_POINT", "0000:c1:00.0", subsystem=(0x17AA, 0x3801))
-    spec = NodeSpec(
-        "strix",
-        "6.15",
-        gpus=(gpu,),
-        cpus=cpus,
-        platform_oem=2314885604102193731,
-        platform_id=87232116311372,
-    )
-    return kfd_files(listed(spec))
+    return machine_files(Machine(load("apu/strixpoint-890m")))
 
 
 def vega10() -> dict[str, str]:
-    cpus = Cpus(
-        nodes=1,
-        threads_per_node=20,
-        first_apic_ids=(0,),
-        max_mhz=3200,
-        bytes_per_node=(67155521536,),
-        dmi_width=64,
-        dmi_mhz=2666,
-    )
-    gpu = GpuSpec("VEGA10", "0000:19:00.0", subsystem=(0x1002, 0x6C75), unique_id=14073402507705256556)
-    spec = NodeSpec(
-        "vega10",
-        "5.4",
-        "dkms-5.6",
-        gpus=(gpu,),
-        cpus=cpus,
-        platform_oem=4777524452235890003,
-        platform_id=85015745549651,
-    )
-    return kfd_files(listed(spec), lambda _: 14102528)
+    return machine_files(Machine(load("vega10/legacy-kernel")))
 
 
 def machine_files(machine: Machine) -> dict[str, str]:
