@@ -143,6 +143,42 @@ def test_rdna4_beside_an_igpu() -> None:
     assert len([line for line in inventory.warnings if "mem_info_vram_total, 512 MiB" in line]) == 1
 
 
+OTHERS = {
+    # Devices, MiB, CUs, kind and slots in partition mode; resources under `mixed`; xGMI peers of each
+    "mi308x/cpx-nps4": ({(49152, 20, "cpx", 1)}, {"amd.com/cpx_nps4": 32}, {7}),
+    "mi210/two-hives": ({(65520, 104, None, 10)}, {"amd.com/gpu": 80}, {3}),
+    "mi325x/cpx-bmc-63": ({(32768, 38, "cpx", 1)}, {"amd.com/cpx_nps1": 63}, {7}),
+    "mi350x/spx-6.8": ({(294896, 256, "spx", 1)}, {"amd.com/spx_nps1": 8}, {7}),
+    "mi350x/dpx-nps2-6.8": ({(147456, 128, "dpx", 1)}, {"amd.com/dpx_nps2": 16}, {7}),
+    "mi350x/vf": ({(294592, 256, None, 10)}, {"amd.com/gpu": 10}, {0}),
+    "mi300x/vf": ({(196288, 304, None, 10)}, {"amd.com/gpu": 10}, {0}),
+    "rdna2/rx6900xt": ({(16368, 80, None, 10)}, {"amd.com/gpu": 10}, {0}),
+    "rdna3/rx7900xtx-rx7600": ({(24560, 96, None, 10), (8176, 32, None, 10)}, {"amd.com/gpu": 20}, {0}),
+    "apu/strixpoint-890m": ({(512, 12, None, 10)}, {"amd.com/gpu": 10}, {0}),
+    "apu/phoenix-780m": ({(4096, 12, None, 10)}, {"amd.com/gpu": 10}, {0}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_other_board_registers_what_its_silicon_and_mode_are(name: str) -> None:
+    said = run(name, mode="partition", naming="mixed")
+    entries, (devices, resources, peers) = said["registration"], OTHERS[name]
+    assert {(e["devmem"], e["devcore"], e.get("mode"), e["count"]) for e in entries} == devices
+    assert {resource: len(ids) for resource, ids in said["resources"].items()} == resources
+    assert {len(e["custominfo"].get("xgmiPeers", [])) for e in entries} == peers
+    assert all(e["type"] != "amd-gpu" for e in entries)
+
+
+def test_a_card_of_the_radeon_driver_and_a_kernel_without_domains_are_skipped_with_the_reason() -> None:
+    for name, reason in (
+        ("gcn1/hd7870-radeon", "bound to radeon, not to amdgpu"),
+        ("vega10/legacy-kernel", "no usable line 'domain'"),
+    ):
+        said = run(name)
+        assert said["registration"] == []
+        assert [reason in skipped["reason"] for skipped in said["skipped"]] == [True], name
+
+
 def every_fixture(fixtures: Path) -> list[Path]:
     return [path for path in sorted(fixtures.glob("*/*.yaml")) if path.parent.name not in ("ascend", "ppu")]
 
