@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import socket
 import threading
 from collections.abc import Iterable, Sequence
@@ -113,7 +114,7 @@ class _Client:
         return channel
 
     def _remedy(self) -> str:
-        return f"start one with: gpusim serve FIXTURE --socket {self.path}"
+        return f"start one with: gpusim serve FIXTURE --socket {shlex.quote(self.path)}"
 
     def close(self) -> None:
         """Drop this thread's connection."""

@@ -56,7 +56,7 @@ def _gpu(driver: Driver, gpu: Gpu) -> dict[str, object]:
         "unique_id": f"{facts.unique_id:016x}",
         "hive_id": f"{facts.hive_id:016x}",
         "vram_bytes": facts.vram_bytes,
-        "vram_used": gpu.vram_used,
+        "vram_used": gpu.vram_used if gpu.present else 0,
         "gtt_used": gpu.gtt_used,
         "mode": gpu.mode,
         "nps": gpu.nps,

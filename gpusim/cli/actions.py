@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import shlex
 import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -43,14 +44,16 @@ def add_commands(commands: Any) -> None:
         "open",
         help="open a file or device as a process of the node, which then holds it",
         description="Start a process on the node that opens PATH and keeps it open: until `gpusim close`, or "
-        "with --hold until this command is interrupted. Holding /dev/kfd makes the node busy for switches.",
+        "with --hold until this command is interrupted. Holding /dev/kfd makes the node busy for switches. "
+        "The process lives on the node: a command that is killed (SIGKILL) cannot end it, and `gpusim close` "
+        "with the PID that `gpusim show` prints still does.",
         examples="  gpusim open unix:/tmp/node.sock /dev/kfd --hold\n"
         "  gpusim open unix:/tmp/node.sock /dev/dri/renderD128 --device 'c 226:128 rw'",
     )
     command.add_argument("host", metavar="HOST", help=_HOST)
     command.add_argument("path", metavar="PATH", help="path on the node, such as /dev/kfd")
     command.add_argument("--hold", action="store_true", help="stay, and end the process on Ctrl-C")
-    command.add_argument("--uid", type=int, default=0, help="user of the process (default: 0, root)")
+    command.add_argument("--uid", type=_uid, default=0, help="user of the process (default: 0, root)")
     command.add_argument(
         "--device",
         action="append",
@@ -88,6 +91,13 @@ def add_commands(commands: Any) -> None:
         commands.choices[name].add_argument("--json", action="store_true", help="print the result as JSON")
 
 
+def _uid(text: str) -> int:
+    """A user id of 32 bits; the highest means nobody at all (setuid(2))."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 0xFFFFFFFF):
+        raise argparse.ArgumentTypeError(f"{text!r} is no user id: 0 to 4294967294")
+    return int(text)
+
+
 def _run(args: argparse.Namespace) -> int:
     with hosts.connected(args.host) as machine:
         return int(args.action(machine, args))
@@ -117,7 +127,8 @@ def _set(machine: RemoteMachine, args: argparse.Namespace) -> int:
         machine.switch(gpu["bdf"], args.mode)
     except OSError as error:
         remedy = _remedy(machine, args.host, gpu, error)
-        raise GpusimError(f"{gpu['bdf']}: mode {args.mode} refused: {_named(error)}; {remedy}") from error
+        mode = args.mode if args.mode.isalnum() else repr(args.mode)
+        raise GpusimError(f"{gpu['bdf']}: mode {mode} refused: {_named(error)}; {remedy}") from error
     state = machine.describe()
     now = find_gpu(state, gpu["bdf"])
     nodes = [node["node"] for node in state["kfd"]["gpu_nodes"] if node["gpu"] == gpu["bdf"]]
@@ -142,7 +153,7 @@ def _remedy(machine: RemoteMachine, host: str, gpu: Mapping[str, Any], error: OS
     if error.errno == errno.EINVAL:
         return f"in NPS{gpu['nps']} this GPU offers {_offered(machine, gpu['bdf'])}"
     if error.errno == errno.ENOENT and not gpu["present"]:
-        return f"the GPU was removed: `gpusim add {host} {gpu['bdf']}` puts it back"
+        return f"the GPU was removed: `gpusim add {shlex.quote(host)} {gpu['bdf']}` puts it back"
     return _REMEDIES.get(error.errno or 0, "the node's kernel gives no other reason")
 
 
@@ -162,7 +173,11 @@ def _busy(machine: RemoteMachine, host: str) -> str:
     ]
     if not holders:
         return "a process uses KFD: end it first"
-    return f"process {', '.join(holders)} holds /dev/kfd: end it first (`gpusim close {host} {holders[0]}`)"
+    close = f"`gpusim close {shlex.quote(host)} {holders[0]}`"
+    if len(holders) == 1:
+        return f"process {holders[0]} holds /dev/kfd: end it first ({close})"
+    who = f"{', '.join(holders[:-1])} and {holders[-1]}"
+    return f"processes {who} hold /dev/kfd: end them first ({close}, …)"
 
 
 def _offered(machine: RemoteMachine, bdf: str) -> str:
@@ -178,7 +193,11 @@ def _open(machine: RemoteMachine, args: argparse.Namespace) -> int:
     process = machine.process(rules, args.uid)
     try:
         handle = machine.open(args.path, process)
-        remedy = "Ctrl-C ends it" if args.hold else f"`gpusim close {args.host} {process.pid}` ends it"
+        remedy = (
+            "Ctrl-C ends it"
+            if args.hold
+            else f"`gpusim close {shlex.quote(args.host)} {process.pid}` ends it"
+        )
         result = {"pid": process.pid, "path": handle.path, "handle": handle.number}
         _done(args, f"process {process.pid} holds {handle.path}; {remedy}", result)
         while args.hold:

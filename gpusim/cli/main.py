@@ -66,8 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
-    except (GpusimError, OSError) as error:
+    except GpusimError as error:
         sys.stderr.write(f"gpusim: {error}\n")
+        return 1
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        sys.stderr.write(f"gpusim: {where}{error.strerror or error}\n")
         return 1
 
 

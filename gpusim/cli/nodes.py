@@ -9,6 +9,7 @@ from typing import Any
 
 from gpusim import fixture, hosts
 from gpusim.cli.show import print_state
+from gpusim.errors import GpusimError
 from gpusim.export.render import render
 from gpusim.stdout import say
 
@@ -87,7 +88,14 @@ def _show(args: argparse.Namespace) -> int:
 
 def _render(args: argparse.Namespace) -> int:
     with hosts.simulated(args.node) as machine:
-        report = render(machine, args.directory, force=args.force)
+        try:
+            report = render(machine, args.directory, force=args.force)
+        except OSError as error:
+            where = "" if error.filename in (None, args.directory) else f"{error.filename}: "
+            raise GpusimError(
+                f"{args.directory}: cannot be written: {where}{error.strerror}; name a directory of a writable "
+                "file system"
+            ) from error
     if args.json:
         skipped = [{"path": path, "errno": code} for path, code in report.skipped]
         counts = {key: getattr(report, key) for key in ("directories", "files", "links", "devices")}

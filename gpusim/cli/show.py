@@ -48,9 +48,16 @@ def rows(state: Mapping[str, Any]) -> Iterator[Row]:
     nodes = {(node["gpu"], node["partition"]): node for node in state["kfd"]["gpu_nodes"]}
     for index, gpu in enumerate(state["gpus"]):
         devices = {part["partition"]: part for part in gpu["partitions"]}
-        used, total = gpu["vram_used"] // _MIB, gpu["vram_bytes"] // _MIB
+        used = f"{gpu['vram_used'] // _MIB} of {gpu['vram_bytes'] // _MIB} MiB"
         numa = "no file" if gpu["numa"] is None else str(gpu["numa"])
-        front: Row = (str(index), gpu["bdf"], gpu["product"], _mode(gpu), numa, f"{used} of {total} MiB")
+        front: Row = (
+            str(index),
+            gpu["bdf"],
+            gpu["product"],
+            _mode(gpu),
+            numa,
+            used if gpu["present"] else "-",
+        )
         count = PRODUCTS[gpu["product"]].partitions(gpu["mode"]) if devices else 0
         if count <= 1:
             yield front + _device(devices.get(0), nodes.get((gpu["bdf"], 0)))

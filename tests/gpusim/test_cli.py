@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -171,6 +172,60 @@ def test_a_busy_switch_names_the_process_and_how_to_end_it(capsys: Output, serve
     assert result(capsys, "set", served, "mode", "0", "QPX", "--json")["mode"] == "QPX"
 
 
+def test_several_holders_are_named_as_several_and_every_printed_command_can_be_pasted(
+    capsys: Output, directory: Path
+) -> None:
+    (directory / "a b").mkdir()
+    with Server(Machine(load("mi355x/spx-6.14")), str(directory / "a b" / "s")):
+        served = f"unix:{directory}/a b/s"
+        assert run("open", served, "/dev/kfd") == 0
+        pasted = re.search(r"`gpusim (.*?)` ends it", capsys.readouterr().out)
+        assert pasted
+        for _ in range(2):
+            result(capsys, "open", served, "/dev/kfd", "--json")
+        told = complaint(capsys, "set", served, "mode", "0", "QPX")
+        assert re.search(r"processes \d+, \d+ and \d+ hold /dev/kfd: end them first", told)
+        assert run(*shlex.split(pasted[1])) == 0
+        capsys.readouterr()
+        told = complaint(capsys, "set", served, "mode", "0", "QPX")
+        assert re.search(r"processes \d+ and \d+ hold /dev/kfd", told)
+        assert run("remove", served, "0") == 0
+        capsys.readouterr()
+        remedy = re.search(r"`gpusim (add .*?)`", complaint(capsys, "set", served, "mode", "0", "QPX"))
+        assert remedy
+        assert run(*shlex.split(remedy[1])) == 0
+        capsys.readouterr()
+    nobody = complaint(capsys, "show", served)
+    assert shlex.quote(served.removeprefix("unix:")) in nobody
+
+
+def test_an_empty_mode_is_quoted(capsys: Output, served: str) -> None:
+    assert "0000:75:00.0: mode '' refused: EINVAL" in complaint(capsys, "set", served, "mode", "0", "")
+
+
+@pytest.mark.parametrize("uid", ["-1", "4294967295", "x", "9" * 5000])
+def test_a_uid_that_is_none_is_wrong_usage(capsys: Output, served: str, uid: str) -> None:
+    assert run("open", served, "/dev/null", f"--uid={uid}") == 2
+    assert "is no user id: 0 to 4294967294" in capsys.readouterr().err
+
+
+def test_help_tells_how_to_end_the_process_of_a_killed_holder(capsys: Output) -> None:
+    assert run("open", "--help") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "a command that is killed (SIGKILL) cannot end it, and `gpusim close`" in said
+
+
+def test_a_removed_gpu_uses_no_memory(capsys: Output, served: str) -> None:
+    assert run("remove", served, "0") == 0
+    assert run("show", served) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if " removed " in line]
+    assert "MiB" not in row
+    assert result(capsys, "show", served, "--json")["gpus"][0]["vram_used"] == 0
+    assert run("add", served, "0") == 0
+    capsys.readouterr()
+    assert result(capsys, "show", served, "--json")["gpus"][0]["vram_used"] == 300 << 20
+
+
 @pytest.mark.parametrize(
     ("name", "mode", "words"),
     [
@@ -227,6 +282,9 @@ def test_a_process_has_the_uid_it_was_given(capsys: Output, served: str) -> None
         (["serve", "mi355x/spx-6.14", "--socket", "/nowhere/at/all/s"], "/nowhere/at/all"),
         (["render", "mi355x/spx-6.14", "/dev/null"], "is a file"),
         (["render", "mi355x/spx-6.14", "/dev/null/x"], "lies below a file"),
+        (["render", "mi355x/spx-6.14", "/proc/x"], "gpusim: /proc/x: cannot be written: No such file or "),
+        (["show", "nope/none"], "gpusim: nope/none: no such file, and no fixture of that name"),
+        (["show", "fixtures"], "gpusim: fixtures: is a directory, not a fixture"),
     ],
 )
 def test_what_cannot_be_had_is_one_line_and_code_1(capsys: Output, argv: list[str], words: str) -> None:

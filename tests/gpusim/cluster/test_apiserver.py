@@ -564,3 +564,10 @@ def test_a_command_that_cannot_start_says_why_in_one_line(stack, server, tmp_pat
     blocked = command(stack, "kubelet", "--dir", tmp_path / "d")
     assert blocked.wait(10) == 1
     assert blocked.stderr.read().startswith("gpusim kubelet: cannot listen on ")
+    (tmp_path / "file").write_text("")
+    none = command(stack, "kubelet", "--dir", tmp_path / "file")
+    assert none.wait(10) == 1
+    assert none.stderr.read() == (
+        f"gpusim kubelet: --dir {tmp_path}/file: {tmp_path}/file: File exists; "
+        "name a directory that is there or can be made, and written\n"
+    )
