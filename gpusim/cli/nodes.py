@@ -93,8 +93,8 @@ def _render(args: argparse.Namespace) -> int:
         except OSError as error:
             where = "" if error.filename in (None, args.directory) else f"{error.filename}: "
             raise GpusimError(
-                f"{args.directory}: cannot be written: {where}{error.strerror}; name a directory of a writable "
-                "file system"
+                f"{args.directory}: cannot be written: {where}{error.strerror}; "
+                "name a directory of a writable file system"
             ) from error
     if args.json:
         skipped = [{"path": path, "errno": code} for path, code in report.skipped]
