@@ -160,6 +160,8 @@ class Behaviour:
     # Small files of the PCI directory
     fru_without_eeprom: bool
     """product_name, product_number and serial_number exist, empty, on cards that have no FRU EEPROM."""
+    hwmon_board_voltage: bool
+    """Sensor in2 of GC 9.4.3 and later."""
     enforce_isolation: bool
     """File enforce_isolation."""
     reset_masks: bool

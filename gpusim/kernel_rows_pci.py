@@ -23,6 +23,19 @@ PCI_ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        "hwmon_board_voltage",
+        (
+            Step(False, "src", "kernel.md 3: in0 and in1 are hidden on GC 9.4.3 and later"),
+            Step(
+                True,
+                "inf",
+                "kernel.md 3: 7.0 adds in2 (C350VF); DKMS of that age taken from 6.18",
+                in_tree=(7, 0),
+                dkms=(6, 18),
+            ),
+        ),
+    ),
+    Row(
         "enforce_isolation",
         (
             Step(False, "inf", "rdna2-rx6900xt has none"),

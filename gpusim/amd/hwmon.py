@@ -12,6 +12,7 @@ from functools import partial
 from gpusim.amd.drmfs import depth
 from gpusim.amd.gpu import Gpu, answers
 from gpusim.amd.hwmonrows import readings
+from gpusim.kernel import Behaviour
 from gpusim.nodes import Attr, Dir, Link, Node
 
 _FIRST = 2
@@ -23,7 +24,7 @@ def chip_name(gpu: Gpu) -> str:
     return f"hwmon{_FIRST + gpu.index}"
 
 
-def entries(gpu: Gpu) -> dict[str, Node]:
+def entries(gpu: Gpu, rules: Behaviour) -> dict[str, Node]:
     """What is in the GPU's ``hwmon`` directory."""
     name = chip_name(gpu)
     up = depth(f"{gpu.home}/hwmon/{name}")
@@ -34,7 +35,7 @@ def entries(gpu: Gpu) -> dict[str, Node]:
         "subsystem": Link(f"{up}class/hwmon"),
         "uevent": Attr("", mode=0o644),
     }
-    for sensor, value in readings(gpu.product).items():
+    for sensor, value in readings(gpu.product, rules).items():
         # Labels are texts of the driver; a reading has to be fetched.
         guard = None if sensor.endswith("_label") else partial(answers, gpu)
         found[sensor] = Attr(f"{value}\n", guard=guard)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpusim.amd.product import Product
+from gpusim.kernel import Behaviour
 
 Readings = Mapping[str, str | int]
 
@@ -54,6 +55,8 @@ _INSTINCT: Readings = {
     "freq1_input": 132_000_000,
     "freq2_input": 900_000_000,
 }
+_BOARD_VOLTAGE: Readings = {"in2_label": "vddboard", "in2_input": 54_000}
+"""kernel.md 3 has the sensor's number and meaning; label and reading inf."""
 _OLD_INSTINCT: Readings = {
     # kernel.md 3: MI200 has power1_average and three temperatures. Vega10 alike; numbers inf.
     **_LABELS,
@@ -151,12 +154,13 @@ _CAPS: Mapping[str, int] = {
 }
 
 
-def readings(product: Product) -> Readings:
+def readings(product: Product, rules: Behaviour) -> Readings:
     """Sensor files of a product, without the chip's name."""
     if 90402 <= product.gfx <= 90500:
-        watts = _CAPS.get(product.name)
+        watts = _CAPS.get(product.name, 0) * 10**6
         # A guest is told no limit: inf, the host sets it.
-        return _INSTINCT if watts is None else {**_INSTINCT, **_cap(watts * 10**6, watts * 10**6)}
+        cap = _cap(watts, watts) if watts else {}
+        return {**_INSTINCT, **cap, **(_BOARD_VOLTAGE if rules.hwmon_board_voltage else {})}
     if product.apu:
         return _SMALL_APU
     if product.gfx < 100000:

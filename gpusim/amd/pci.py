@@ -186,7 +186,7 @@ def _amdgpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour) -> dict[str, Nod
     vram = facts.vram_bytes
     visible = vram if spec.large_bar else min(vram, _SMALL_BAR)
     found: dict[str, Node] = {
-        "hwmon": Dir(lambda: hwmon.entries(gpu)),
+        "hwmon": Dir(lambda: hwmon.entries(gpu, rules)),
         "mem_info_gtt_total": Attr(f"{facts.gtt_bytes}\n"),
         "mem_info_gtt_used": Attr(lambda: f"{gpu.gtt_used}\n"),
         "mem_info_vis_vram_total": Attr(f"{visible}\n"),

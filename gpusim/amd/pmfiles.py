@@ -4,7 +4,7 @@ Sources: kernel.md 3; the captures apu-strixpoint-890m, rdna2-rx6900xt and rdna4
 amdgpu/amdgpu_gfx.c, pm/amdgpu_pm.c. Left out, because nothing here can compute them: ``gpu_metrics`` and
 ``pm_metrics`` (binary tables of the firmware), ``pp_dpm_*``, ``pp_features``, ``pp_od_clk_voltage``,
 ``pp_power_profile_mode``, ``pp_table`` and ``gpu_od/`` (the firmware's own tables), ``vbios_version``,
-``ip_discovery/`` (the chip's table of blocks).
+``board_info``, ``ip_discovery/`` (the chip's table of blocks).
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ def entries(gpu: Gpu, rules: Behaviour) -> dict[str, Node]:
     elif rules.reset_masks:
         found["vcn_busy_percent"] = Attr("0\n", guard=idle)
         found |= {name: Attr(text) for name, text in _MASKS.items()}
+    if gpu.facts.hive_id:
+        # kernel.md 3 has the name; xgmi_device_id beside it is a number of the firmware and left out.
+        found["xgmi_physical_id"] = Attr(f"{gpu.facts.xgmi_physical}\n")
     if product.vram_vendor:
         found["mem_info_vram_vendor"] = Attr(f"{product.vram_vendor}\n")
     if product.gfx >= 100000:

@@ -7,6 +7,7 @@ import pytest
 from gpusim.amd.hwmonrows import readings
 from gpusim.amd.products import PRODUCTS
 from gpusim.fixture import load
+from gpusim.kernel import behaviour
 from gpusim.machine import Machine
 from gpusim.testing.machines import node
 
@@ -65,16 +66,21 @@ def test_instinct_before_mi300_has_three_temperatures_and_an_average_power(produ
     "product", ["MI300X", "MI308X", "MI325X", "MI300A", "MI350X", "MI350X-VF", "MI300X-VF"]
 )
 def test_mi300_and_mi350_have_no_fan_no_edge_and_no_voltage(product: str) -> None:
-    names = set(readings(PRODUCTS[product]))
+    names = set(readings(PRODUCTS[product], behaviour("6.14", "in-tree")))
     assert not [name for name in names if name.startswith(("fan", "pwm", "in0", "in1", "temp1"))]
     assert {"power1_input", "power1_label", "temp2_label", "temp3_label"} <= names
     # The host sets what a guest may draw.
     assert ("power1_cap" in names) is not product.endswith("-VF")
 
 
+def test_kernel_7_adds_the_boards_voltage() -> None:
+    assert sensors("mi350x/vf", "0000:05:00.0")["in2_label"] == "vddboard"
+    assert "in2_label" not in sensors("mi350x/spx-6.8", "0000:08:00.0")
+
+
 def test_a_limit_stands_below_the_one_that_switches_off() -> None:
     for product in PRODUCTS.values():
-        row = readings(product)
+        row = readings(product, behaviour("7.0", "in-tree"))
         for name, critical in row.items():
             if name.endswith("_crit"):
                 assert (

@@ -208,3 +208,11 @@ def test_a_small_apu_counts_no_memory_load_and_no_replays() -> None:
     assert not names & {"mem_busy_percent", "pcie_replay_count"}
     assert {"gpu_busy_percent", "vcn_busy_percent"} <= names
     assert set(one("MI300A").list(PCI)) >= {"mem_busy_percent", "pcie_replay_count"}
+
+
+def test_a_gpu_of_a_hive_tells_its_place_on_the_mesh() -> None:
+    # mi355x-8gpu-spx-6.8: oam_id in probe order.
+    machine = Machine(node(count=8))
+    places = [text(machine, "xgmi_physical_id", bdf).strip() for bdf in machine.driver.gpus]
+    assert places == ["4", "6", "5", "7", "0", "2", "1", "3"]
+    assert "xgmi_physical_id" not in one().list(PCI)
