@@ -254,6 +254,21 @@ def test_a_mode_that_changed_while_the_daemon_was_away_is_told_at_its_start(node
     until(lambda: len(node.health()) == 11)
 
 
+def test_one_pulse_reaches_the_lists_of_every_resource(node: Changing) -> None:
+    node.remote.switch(BDFS[1], "QPX")
+    node.begin("-resource_naming_strategy=mixed", count=None)
+    node.well(7, 7, resource="amd.com/spx_nps1")
+    node.well(4, 4, resource="amd.com/qpx_nps1")
+    for bdf in BDFS[:2]:
+        node.remote.hang(bdf)
+    node.well(6, 7, resource="amd.com/spx_nps1")
+    node.well(0, 4, resource="amd.com/qpx_nps1")
+    for bdf in BDFS[:2]:
+        node.remote.recover(bdf)
+    node.well(7, 7, resource="amd.com/spx_nps1")
+    node.well(4, 4, resource="amd.com/qpx_nps1")
+
+
 # The switch at the start
 
 
@@ -291,6 +306,10 @@ def test_a_kfd_process_keeps_every_gpu_on_this_driver_and_the_daemon_starts(node
     said = f"busy: stays spx, in use by KFD process {process.pid}"
     until(lambda: sum(line["event"].endswith(said) for line in plugin.lines()) >= 8)
     assert {gpu.mode for gpu in node.machine.driver.gpus.values()} == {"SPX"}
+    events = until(
+        lambda: len(node.events("AMDGPUSwitchRefused")) == 8 and node.events("AMDGPUSwitchRefused")
+    )
+    assert all(f"KFD process {process.pid}" in event["message"] for event in events)
     node.remote.exit(process)
     assert plugin.end() == 0
     node.begin(count=64, COMPUTE_PARTITION="cpx")

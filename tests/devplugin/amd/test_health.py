@@ -261,6 +261,21 @@ def test_the_exporter_names_gpus_by_pci_address_in_any_of_its_spellings() -> Non
     }
 
 
+def test_of_two_gpus_the_splits_of_the_one_the_exporter_names_are_unhealthy() -> None:
+    node_ = Beats(machine_of())
+    node_.beat(Reports({BDFS[0]: "unhealthy", BDFS[1]: "healthy"}))
+    assert node_.listed() == {f"{bdf}#{slot}": bdf == BDFS[1] for bdf in BDFS[:2] for slot in range(10)}
+
+
+def test_a_partition_inherits_what_the_exporter_says_of_its_parent() -> None:
+    machine = Machine(node("MI308X", 4, kernel="6.14", driver="dkms-6.14.14", gpu={"mode": "CPX"}))
+    node_ = Beats(machine, HARD)
+    node_.beat(Reports({BDFS[1]: "unhealthy"}))
+    sick = {name.partition("#")[0] for name, healthy in node_.listed().items() if not healthy}
+    ways = machine.gpu(BDFS[1]).partitions
+    assert sick == {BDFS[1], *(f"amdgpu_xcp_{7 + number}" for number in range(ways - 1))}
+
+
 def test_a_gpu_the_exporter_does_not_know_is_judged_by_its_nodes_alone() -> None:
     node_ = Beats(machine_of())
     assert node_.beat(Reports({BDFS[0]: "sick", "0000:99:00.0": "sick"})) == {BDFS[0]: False, BDFS[1]: True}
