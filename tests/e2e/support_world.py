@@ -171,7 +171,7 @@ class World:
     async def _kubelet(self) -> None:
         random = self._random["kubelet"]
         heard = asyncio.Event()
-        self.store.subscribe(lambda change: change.resource == "pods" and heard.set())
+        self.store.subscribe(lambda _: heard.set())
         while True:
             heard.clear()
             for one in self.store.list("pods", fields=f"spec.nodeName={NODE}"):
