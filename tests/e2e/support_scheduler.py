@@ -211,7 +211,7 @@ class Scheduler:
         return True
 
     def _take_over(self) -> None:
-        """A lock whose owner is gone, or that is older than five minutes, is taken away (D.7)."""
+        """Take the lock of a pod that does not exist, and any that is five minutes old (D.7)."""
         held = (self._store.get("nodes", NODE)["metadata"].get("annotations") or {}).get(LOCK)
         if held is None:
             return
