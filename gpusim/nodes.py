@@ -7,7 +7,7 @@ Five kinds of node. None of them knows where it hangs; `gpusim.tree` walks them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 from types import MappingProxyType
@@ -29,12 +29,17 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Kind, permission bits, size in bytes, and the device number of a device node."""
+    """Kind, permission bits, size in bytes, the device number of a device node, and the owner.
+
+    The owner is not in the plugin's seam, which compares what both have.
+    """
 
     kind: Kind
     mode: int
     size: int = 0
     rdev: tuple[int, int] | None = None
+    uid: int = field(default=0, compare=False)
+    gid: int = field(default=0, compare=False)
 
 
 class DevicePolicy(Protocol):

@@ -156,9 +156,9 @@ class RemoteView:
         """What the path leads to; with ``follow=False`` the link itself."""
         return stat_in(self._ask("stat", path=path, follow=follow)[0])
 
-    def probe(self, path: str) -> None:
-        """Open a device node for reading and writing, and close it again."""
-        self._ask("probe", path=path)
+    def probe(self, path: str, access: str = "rw") -> None:
+        """Open a file or device node for ``r``, ``w`` or ``rw``, and close it again."""
+        self._ask("probe", path=path, access=access)
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a whole new file over `path`."""
@@ -175,6 +175,14 @@ class RemoteView:
     def unlink(self, path: str) -> None:
         """Remove one file."""
         self._ask("unlink", path=path)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a name to what had another; what had it is replaced at once."""
+        self._ask("rename", old=old, new=new)
+
+    def symlink(self, target: str, path: str) -> None:
+        """Make a symbolic link."""
+        self._ask("symlink", target=target, path=path)
 
     def copy(self, source: str, target: str, mode: int) -> None:
         """Copy a file's bytes to `target`, as `put` does."""

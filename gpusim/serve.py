@@ -317,6 +317,7 @@ _ACTIONS = (
     *("switch", "remove", "add", "bind", "unbind", "load", "unload", "reload"),
     *("reset", "hang", "recover", "fail_probe", "mknod", "describe", "kill", "delegate"),
 )
+_SEEN = ("readlink", "probe", "mkdir", "rmdir", "unlink", "copy", "rename", "symlink")
 _METHODS: dict[str, Callable[[Machine, Any, _Args, bytes], _Answer]] = {
     "hello": _hello,
     "read": _read,
@@ -338,7 +339,7 @@ _METHODS: dict[str, Callable[[Machine, Any, _Args, bytes], _Answer]] = {
     "restore": _restore,
     "occupy": _occupy,
     "events": _events,
-    **{name: _of_view(name) for name in ("readlink", "probe", "mkdir", "rmdir", "unlink", "copy")},
+    **{name: _of_view(name) for name in _SEEN},
     **{name: _of_machine(name) for name in _ACTIONS},
 }
 

@@ -173,14 +173,14 @@ class Tree:
         node = self._walk.find(path, caller, follow=follow)
         mode = node.mode & 0o7777
         if isinstance(node, Attr):
-            return Stat(Kind.FILE, mode, PAGE if node.sysfs else 0)
+            return Stat(Kind.FILE, mode, PAGE if node.sysfs else 0, None, node.uid, node.gid)
         if isinstance(node, File):
-            return Stat(Kind.FILE, mode, len(node.content))
+            return Stat(Kind.FILE, mode, len(node.content), None, node.uid, node.gid)
         if isinstance(node, Link):
             return Stat(Kind.LINK, mode, len(os.fsencode(node.target)))
         if isinstance(node, CharDev):
-            return Stat(Kind.CHARACTER, mode, 0, (node.major, node.minor))
-        return Stat(node.kind, mode)
+            return Stat(Kind.CHARACTER, mode, 0, (node.major, node.minor), node.uid, node.gid)
+        return Stat(node.kind, mode, 0, None, node.uid, node.gid)
 
     def open(self, path: str, caller: Caller = ROOT, access: str = "rw") -> Opened:
         """open(2) for ``r``, ``w`` or ``rw`` without O_CREAT.
@@ -196,9 +196,9 @@ class Tree:
             return Opened(place.path, node, None, None)
         return Opened(place.path, node, (node.major, node.minor), self._drive(node, path, caller))
 
-    def probe(self, path: str, caller: Caller = ROOT) -> None:
-        """Open for reading and writing, and close again. Raises what `open` raises."""
-        release = self.open(path, caller).release
+    def probe(self, path: str, caller: Caller = ROOT, access: str = "rw") -> None:
+        """Open for `access` (``r``, ``w``, ``rw``), and close again. Raises what `open` raises."""
+        release = self.open(path, caller, access).release
         if release is not None:
             release()
 

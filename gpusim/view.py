@@ -49,9 +49,9 @@ class View:
         """What the path leads to; with ``follow=False`` the link itself."""
         return self.tree.stat(path, self.caller, follow=follow)
 
-    def probe(self, path: str) -> None:
-        """Open a device node for reading and writing, and close it again."""
-        self.tree.probe(path, self.caller)
+    def probe(self, path: str, access: str = "rw") -> None:
+        """Open a file or device node for ``r``, ``w`` or ``rw``, and close it again."""
+        self.tree.probe(path, self.caller, access)
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a whole new file over `path`."""
@@ -68,6 +68,14 @@ class View:
     def unlink(self, path: str) -> None:
         """Remove one file."""
         self.tree.unlink(path, self.caller)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a name to what had another; what had it is replaced at once."""
+        self.tree.rename(old, new, self.caller)
+
+    def symlink(self, target: str, path: str) -> None:
+        """Make a symbolic link."""
+        self.tree.symlink(target, path, self.caller)
 
     def copy(self, source: str, target: str, mode: int) -> None:
         """Copy a file's bytes to `target`, as `put` does."""

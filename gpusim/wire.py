@@ -18,7 +18,7 @@ from gpusim.errors import GpusimError
 from gpusim.nodes import Kind, Stat
 from gpusim.process import DeviceRules, Handle, Process
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Number in the greeting; a client and a server of different numbers refuse each other."""
 LONGEST_SOCKET_PATH = 107
 """Bytes that fit into sockaddr_un.sun_path with its NUL (unix(7))."""
@@ -126,13 +126,13 @@ def error_in(error: Header) -> Exception:
 
 def stat_out(stat: Any) -> list[Any]:
     """A `Stat` of anybody's as JSON."""
-    return [stat.kind.name, stat.mode, stat.size, stat.rdev]
+    return [stat.kind.name, stat.mode, stat.size, stat.rdev, stat.uid, stat.gid]
 
 
 def stat_in(value: list[Any]) -> Stat:
     """The `Stat` of `stat_out`'s JSON."""
-    kind, mode, size, rdev = value
-    return Stat(Kind[kind], mode, size, None if rdev is None else (rdev[0], rdev[1]))
+    kind, mode, size, rdev, uid, gid = value
+    return Stat(Kind[kind], mode, size, None if rdev is None else (rdev[0], rdev[1]), uid, gid)
 
 
 def rules_out(rules: DeviceRules | None) -> list[str] | None:
