@@ -35,7 +35,7 @@ class CaptureHost(View):
         self.capture = recorded
         self._answers = {command.argv: command for command in recorded.commands}
 
-    def probe(self, path: str) -> None:
+    def probe(self, path: str, access: str = "rw") -> None:
         """Whether the device node was there, or the plain file that stands for one in a rendered tree.
 
         Raises:
