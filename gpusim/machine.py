@@ -129,19 +129,32 @@ class Machine(Hardware):
 
         Its processes and handles are copies: ask ``fork.processes.get(pid)`` and ``.handle(number)``.
         """
-        twin = Machine.__new__(Machine)
-        twin.spec, twin.rules = self.spec, self.rules
-        twin.processes = self.processes.fork()
-        twin.driver = self.driver.copy(twin.processes)
+        twin = Machine.__new__(type(self))
+        twin._become(self)
+        return twin
+
+    def rewind(self, saved: Machine) -> None:
+        """Be in the state of a machine forked earlier, this one's or another's, which stays as it is.
+
+        Views, processes and handles taken before belong to the state that is left: ask for them anew.
+        """
+        self._become(saved)
+
+    def _become(self, other: Machine) -> None:
+        """Take over a copy of another machine's state, and hang new views into a new tree."""
+        spec, rules = other.spec, other.rules
+        processes = other.processes.fork()
+        driver = other.driver.copy(processes)
         copies = Copies()
-        dmem = self.cgroups.dmem
-        twin.cgroups = self.cgroups.fork(None if dmem is None else dmem.fork(twin._oops, copies), copies)
-        twin.vram = self.vram.fork(twin.driver, twin.cgroups, copies)
-        root, dev = self.tree.root.kids(), self._dev.kids()
+        dmem = other.cgroups.dmem
+        cgroups = other.cgroups.fork(None if dmem is None else dmem.fork(self._oops, copies), copies)
+        vram = other.vram.fork(driver, cgroups, copies)
+        root, dev = other.tree.root.kids(), other._dev.kids()
         kept = {name: node for name, node in root.items() if name not in _KERNELS}
         made = {name: node for name, node in dev.items() if name not in _UDEVS}
-        twin._build(hostfs.copied(kept, twin._device), hostfs.copied(made, twin._device))
-        return twin
+        self.spec, self.rules = spec, rules
+        self.processes, self.driver, self.cgroups, self.vram = processes, driver, cgroups, vram
+        self._build(hostfs.copied(kept, self._device), hostfs.copied(made, self._device))
 
     # The tree
 
