@@ -55,7 +55,9 @@ class Verb:
 VERBS: Mapping[str, Verb] = MappingProxyType(
     {
         "eio": Verb("host", "read", (), "the operation fails with EIO, as on a GPU that hangs"),
-        "eperm": Verb("host", "read", (), "the operation fails with EPERM, as in reset or in a foreign cgroup"),
+        "eperm": Verb(
+            "host", "read", (), "the operation fails with EPERM, as in reset or in a foreign cgroup"
+        ),
         "ebusy": Verb("host", "write", (), "the operation fails with EBUSY, as a switch of a GPU in use"),
         "slow": Verb("host", "read", ("seconds",), "the operation takes that many virtual seconds first"),
         "truncate": Verb("host", "read", (), "only the first `size` bytes are read (default: none)"),
@@ -72,9 +74,13 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "version": Verb("kubelet", "", ("name",), "kubelet accepts only API version `name` (K8)"),
         "dial-slow": Verb("kubelet", "", ("seconds",), "dialling back takes so many real seconds (K7)"),
         "allocate-slow": Verb("kubelet", "", ("seconds",), "an Allocate waits so many real seconds"),
-        "kubelet-restart": Verb("kubelet", "", (), "kubelet dies and starts after `seconds` of the clock (K3)"),
+        "kubelet-restart": Verb(
+            "kubelet", "", (), "kubelet dies and starts after `seconds` of the clock (K3)"
+        ),
         "kubelet-kill": Verb("kubelet", "", (), "kubelet dies after `seconds`, its socket stays (K4)"),
-        "stream-cut": Verb("kubelet", "", ("name",), "after `seconds` ListAndWatch of resource `name` ends (K5)"),
+        "stream-cut": Verb(
+            "kubelet", "", ("name",), "after `seconds` ListAndWatch of resource `name` ends (K5)"
+        ),
         "api-error": Verb("api", "", (), "requests `on` (an RBAC verb) of resource `path` answer `code`"),
         "api-drop": Verb("api", "", (), "the connection closes without an answer, nothing was done"),
         "api-lose": Verb("api", "", (), "the request is carried out and the answer is lost"),
@@ -120,7 +126,9 @@ class Fault:
         if missing:
             raise GpusimError(f"fault {self.verb}: {missing[0]} is needed")
         if row.where in ("host", "machine") and self.on not in ("", "*", *OPERATIONS):
-            raise GpusimError(f"fault {self.verb}: no operation {self.on!r}; there are {', '.join(OPERATIONS)}")
+            raise GpusimError(
+                f"fault {self.verb}: no operation {self.on!r}; there are {', '.join(OPERATIONS)}"
+            )
         if self.verb in ("truncate", "pad") and self.on not in ("", "read"):
             raise GpusimError(f"fault {self.verb}: only a read hands out bytes")
         if self.verb == "vanish" and self.on not in ("", "list"):
@@ -218,7 +226,9 @@ def seeded(
     Raises:
         GpusimError: an unknown verb, nothing to choose from, numbers below what makes sense.
     """
-    chosen = [v for v, row in VERBS.items() if row.where in ("host", "machine")] if verbs is None else list(verbs)
+    chosen = (
+        [v for v, row in VERBS.items() if row.where in ("host", "machine")] if verbs is None else list(verbs)
+    )
     unknown = [verb for verb in chosen if verb not in VERBS]
     if unknown:
         raise GpusimError(f"fault verb {unknown[0]!r}: one of {', '.join(VERBS)}")

@@ -46,7 +46,9 @@ class Faulty:
         self._gone: list[str] = []
         for fault in plan.on("machine"):
             if not callable(getattr(host, _ACTIONS[fault.verb], None)):
-                raise GpusimError(f"fault {fault.verb}: {type(host).__name__} has no {_ACTIONS[fault.verb]}()")
+                raise GpusimError(
+                    f"fault {fault.verb}: {type(host).__name__} has no {_ACTIONS[fault.verb]}()"
+                )
 
     def __getattr__(self, name: str) -> Any:
         if name == "host":  # before __init__ has run: copying, unpickling
