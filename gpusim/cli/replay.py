@@ -19,7 +19,8 @@ def add_commands(commands: Any) -> None:
         "replay",
         help="do again what a failing test did to a node, and compare the answers",
         description="Build the node that a trace describes, let the same things go wrong, make the same "
-        "calls, and compare all answers, events and the state at the end, byte for byte. Exit 0: the same; 1: not.",
+        "calls, and compare all answers, events and the state at the end, byte for byte. Exit 0: the same; "
+        "1: not.",
         examples="  gpusim replay trace.jsonl\n  gpusim replay trace.jsonl --show",
     )
     command.add_argument("trace", metavar="TRACE", help="a file of JSON lines that a recorder wrote")

@@ -55,9 +55,7 @@ class Verb:
 VERBS: Mapping[str, Verb] = MappingProxyType(
     {
         "eio": Verb("host", "read", (), "the operation fails with EIO, as on a GPU that hangs"),
-        "eperm": Verb(
-            "host", "read", (), "the operation fails with EPERM, as in reset or in a foreign cgroup"
-        ),
+        "eperm": Verb("host", "read", (), "the operation fails with EPERM, as of a GPU in reset"),
         "ebusy": Verb("host", "write", (), "the operation fails with EBUSY, as a switch of a GPU in use"),
         "slow": Verb("host", "read", ("seconds",), "the operation takes that many virtual seconds first"),
         "truncate": Verb("host", "read", (), "only the first `size` bytes are read (default: none)"),
@@ -74,12 +72,10 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "version": Verb("kubelet", "", ("name",), "kubelet accepts only API version `name` (K8)"),
         "dial-slow": Verb("kubelet", "", ("seconds",), "dialling back takes so many real seconds (K7)"),
         "allocate-slow": Verb("kubelet", "", ("seconds",), "an Allocate waits so many real seconds"),
-        "kubelet-restart": Verb(
-            "kubelet", "", (), "kubelet dies and starts after `seconds` of the clock (K3)"
-        ),
+        "kubelet-restart": Verb("kubelet", "", (), "kubelet dies and starts again after `seconds` (K3)"),
         "kubelet-kill": Verb("kubelet", "", (), "kubelet dies after `seconds`, its socket stays (K4)"),
         "stream-cut": Verb(
-            "kubelet", "", ("name",), "after `seconds` ListAndWatch of resource `name` ends (K5)"
+            "kubelet", "", ("name",), "after `seconds` the stream of resource `name` ends (K5)"
         ),
         "api-error": Verb("api", "", (), "requests `on` (an RBAC verb) of resource `path` answer `code`"),
         "api-drop": Verb("api", "", (), "the connection closes without an answer, nothing was done"),

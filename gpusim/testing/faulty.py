@@ -19,6 +19,8 @@ from gpusim.testing.faults import Fault, Plan
 _ERRNOS = {"eio": errno.EIO, "eperm": errno.EPERM, "ebusy": errno.EBUSY}
 _ACTIONS = {"unplug": "remove", "plug": "add", "hang": "hang", "reset": "reset", "recover": "recover"}
 _PAGE = 4096
+_Strikes = list[Fault]
+"""Faults that are due for one operation."""
 
 
 class Faulty:
@@ -155,9 +157,9 @@ class Faulty:
             self._gone.remove(path)
         return self._answer(operation, path, strikes, act)
 
-    def _strike(self, operation: str, path: str) -> list[Fault]:
+    def _strike(self, operation: str, path: str) -> _Strikes:
         """Count an operation against every fault; those that are due."""
-        due = []
+        due: _Strikes = []
         for place, fault in enumerate(self._due):
             if fault.operation not in ("*", operation) or not fnmatchcase(path, fault.path):
                 continue
@@ -168,7 +170,7 @@ class Faulty:
                 self.struck.append((fault, operation, path))
         return due
 
-    def _answer(self, operation: str, path: str, strikes: list[Fault], act: Callable[[], Any]) -> Any:
+    def _answer(self, operation: str, path: str, strikes: _Strikes, act: Callable[[], Any]) -> Any:
         """What the host answers, after what comes before it, and with what happens behind it."""
         for fault in strikes:
             if fault.verb == "slow":

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from itertools import zip_longest
 from os import strerror
 from typing import Any
 
@@ -32,9 +32,12 @@ VERSION = 1
 LONG = 200
 """Bytes of an answer from which on only length and digest are kept."""
 ACTIONS = (
-    "switch remove add unbind bind unload load reload reset hang recover fail_probe process move exit reap kill "
-    "open use close allocate_vram free evict restore occupy delegate mknod describe"
-).split()
+    *("switch", "remove", "add", "unbind", "bind", "unload", "load", "reload"),
+    *("reset", "hang", "recover", "fail_probe"),
+    *("process", "move", "exit", "reap", "kill", "open", "use", "close"),
+    *("allocate_vram", "free", "evict", "restore", "occupy"),
+    *("delegate", "mknod", "describe"),
+)
 """Calls besides the host's own that are written down; everything else passes unseen."""
 _CALLS = frozenset((*OPERATIONS, *ACTIONS))
 
@@ -165,10 +168,7 @@ def replay(text: str, *, make: type[Machine] = Machine) -> Replay:
         raise BadTrace(len(lines) + 1, "the last line, with end, is missing: the trace was cut")
     again = recorder.text()
     news = again.splitlines()
-    pairs = zip(
-        [*lines, *[""] * (len(news) - len(lines))], [*news, *[""] * (len(lines) - len(news))], strict=True
-    )
-    for number, (was, now) in enumerate(pairs, 1):
+    for number, (was, now) in enumerate(zip_longest(lines, news, fillvalue=""), 1):
         if was != now:
             return Replay(again, len(recorder), number, was, now)
     return Replay(again, len(recorder), 0 if again == text else len(lines))
@@ -244,28 +244,23 @@ def _failure(error: Exception) -> Any:
 
 def _freeze(value: Any) -> Any:
     """A value as JSON; what lives on the machine by its number."""
-    if isinstance(value, bytes):
-        return {"bytes": value.decode("latin-1")}
-    for kind, key, number in (
-        (Process, "process", "pid"),
-        (Handle, "handle", "number"),
-        (Allocation, "allocation", "number"),
-    ):
+    for kind, form in _FORMS:
         if isinstance(value, kind):
-            return {key: getattr(value, number)}
-    if isinstance(value, DeviceRules):
-        return {"rules": value.lines()}
-    if isinstance(value, Stat):
-        return {"kind": value.kind.name, "mode": f"{value.mode:o}", "size": value.size, "rdev": value.rdev}
-    if isinstance(value, Completed):
-        return {"status": value.status, "stdout": _freeze(value.stdout), "stderr": _freeze(value.stderr)}
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, Mapping):
-        return {"object": {str(key): _freeze(inner) for key, inner in value.items()}}
-    if isinstance(value, list | tuple):
-        return [_freeze(inner) for inner in value]
+            return form(value)
     return value
+
+
+_FORMS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (bytes, lambda value: {"bytes": value.decode("latin-1")}),
+    (Process, lambda value: {"process": value.pid}),
+    (Handle, lambda value: {"handle": value.number}),
+    (Allocation, lambda value: {"allocation": value.number}),
+    (DeviceRules, lambda value: {"rules": value.lines()}),
+    (Stat, lambda value: [value.kind.name, f"{value.mode:o}", value.size, value.rdev]),
+    (Completed, lambda value: [value.status, _freeze(value.stdout), _freeze(value.stderr)]),
+    (Mapping, lambda value: {"object": {str(key): _freeze(inner) for key, inner in value.items()}}),
+    (list | tuple, lambda value: [_freeze(inner) for inner in value]),
+)
 
 
 class _Unknown(Exception):  # noqa: N818 - inside this file
@@ -279,7 +274,7 @@ def _thaw(value: Any, recorder: Recorder) -> Any:
     if not isinstance(value, dict):
         return value
     ((key, inner),) = value.items()
-    makers = {
+    makers: dict[str, Callable[[], Any]] = {
         "bytes": lambda: inner.encode("latin-1"),
         "process": lambda: _living(recorder.machine.processes.get, Process, "pid", inner, recorder),
         "handle": lambda: _living(recorder.machine.processes.handle, Handle, "number", inner, recorder),
@@ -290,7 +285,7 @@ def _thaw(value: Any, recorder: Recorder) -> Any:
     return makers[key]()
 
 
-def _living(find: Callable[[int], Any], kind: type, key: str, number: int, recorder: Recorder) -> Any:
+def _living(find: Callable[[int], Any], kind: Any, key: str, number: int, recorder: Recorder) -> Any:
     """What has this number on the machine; of what has ended, as a caller that kept it, a copy."""
     try:
         return find(number)
@@ -301,7 +296,7 @@ def _living(find: Callable[[int], Any], kind: type, key: str, number: int, recor
         raise _Unknown(f"there was no {kind.__name__.lower()} {number!r}") from None
 
 
-_ENDED: Mapping[tuple[str, type], dict[str, Any]] = {
+_ENDED: Mapping[tuple[str, Any], dict[str, Any]] = {
     ("pid", Process): {"alive": False, "files": {}},
     ("number", Handle): {"closed": True},
     ("number", Allocation): {"place": "freed", "pool": None},
