@@ -2,7 +2,7 @@
 
 The only file of this package that knows `os` and `subprocess`. With ``root="/"`` paths go to the kernel
 as they are. With any other root every path, every absolute symlink and every ``..`` inside stays below
-it, so a capture whose `/sys/class/kfd/kfd` points to `/sys/devices/virtual/kfd/kfd` is read whole and never
+it, so a capture with absolute links (`/sys/class/kfd/kfd` is one) is read whole and never
 mixed with the machine it is looked at on.
 """
 

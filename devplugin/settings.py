@@ -1,9 +1,9 @@
 """Flags as Go's flag package takes them, and one error for what is refused.
 
-The charts pass `-split_count 2`, `-split_count=2`, `--split_count=2`, `-dmem_backend=false`, `-v 4`
-unchanged, so every daemon here takes just those forms. An unknown or unparsable flag prints the usage
-and exits 2; a value that parses and is refused is one line naming flag and value, exit 1 (decision 34,
-amd.md 1.1, libraries.md on argparse).
+Charts and manifests were written for Go daemons: one dash or two, the value behind `=` or as the next word,
+booleans bare or behind `=`. Every daemon here takes just those forms. A flag that is none, or whose value
+does not parse, prints the usage and exits 2; what is understood and refused is told in one line with name
+and value, exit 1 (decision 34, amd.md 1.1, libraries.md on argparse).
 """
 
 from __future__ import annotations
@@ -159,18 +159,23 @@ def add_flag(
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that every vendor's plugin has: where the node is, kubelet, logging.
 
-    Values: `root`, `simulate`, `dry_run`, `kubelet_dir`, `v`, `logtostderr`, `stderrthreshold`.
+    Values: `root`, `simulate`, `dry_run`, `kubelet_dir`, `expect`, `update`, `junit`, `v`, `logtostderr`,
+    `stderrthreshold`.
     """
     node = add_node_flags(parser)
     add_flag(node, "dry_run", go_bool, False, "print registration and offers as one JSON object, and exit")
     add_flag(node, "kubelet_dir", str, "/var/lib/kubelet/device-plugins", "directory of kubelet.sock")
+    golden = parser.add_argument_group("comparing a dry run with a golden result")
+    add_flag(golden, "expect", str, "", "compare with this file; exit 1 and a diff when they differ")
+    add_flag(golden, "update", go_bool, False, "write the file of -expect anew where it differs")
+    add_flag(golden, "junit", str, "", "also write the comparison as a JUnit report to this file")
     add_log_flags(parser)
 
 
 def add_node_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Which node a daemon works on: `root`, `simulate`."""
     node = parser.add_argument_group("the node to work on")
-    add_flag(node, "root", str, "/", "read and write every path under this directory")
+    add_flag(node, "root", str, "/", "read and write every path under this directory, or in a packed capture")
     add_flag(node, "simulate", str, "", "work on a simulated node: a fixture, or unix:SOCKET of a served one")
     return node
 

@@ -1,7 +1,7 @@
 """The questions every vendor answers, and the values that carry the answers.
 
-`daemon/`, `kubelet/`, `hami.py` and `kube.py` know only this file: they never name a vendor.
-Every answer is a function of its arguments; what it wants done comes back as values (`Effect`).
+Whatever else the plugin is made of asks through this file and knows no vendor's name. An answer depends on
+the arguments of its question alone, and names deeds to be done (`Effect`) instead of doing them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A simulated accelerator node: a machine you can hold in a test.
+"""A simulated accelerator node: a machine as an object, for tests and for tools.
 
 >>> from gpusim import Machine, load
 >>> machine = Machine(load("mi355x/qpx-6.14"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class GpusimError(Exception):
-    """Root of the simulator's own errors; the text says what, where and what to do."""
+    """Root of the simulator's own errors; the text names the object, the fault and the remedy."""
 
 
 class NoServerError(GpusimError):

@@ -3,9 +3,9 @@
 The table itself, a row with its sources for each difference, is `gpusim.kernel_rows` and, for small files of
 the PCI directory, `gpusim.kernel_rows_pci`.
 
-DRM core and the cgroup core follow the running kernel; amdgpu, amdkfd, amdxcp and TTM follow the driver,
-which is the kernel's own or an out-of-tree DKMS package (kernel.md 0). Nothing else in the simulator asks
-for a version: a view asks the `Behaviour`.
+What DRM's and the cgroups' cores do depends on the running kernel; what amdgpu, amdkfd, amdxcp and TTM do,
+on the driver: the kernel's own or a DKMS package from outside the tree (kernel.md 0). Nothing else in the
+simulator asks for a version: a view asks the `Behaviour`.
 """
 
 from __future__ import annotations

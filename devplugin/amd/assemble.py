@@ -2,8 +2,8 @@
 
 Says of every partition whether it can be offered, and else names the first path that is missing, in this
 order: PCI directory and its DRM entries, the GPU's VRAM, the partition's own DRM entry, `/dev/kfd`, the
-render node. `/dev/kfd` is looked at and never opened: an open one blocks every partition switch of the
-node on drivers up to 6.16 (decision 28). Rules: decisions 1 to 6, 10 to 12, 14, 20.
+render node. `/dev/kfd` is looked at and never opened: while it is open nothing on the node can be
+switched by drivers up to 6.16 (decision 28). Rules: decisions 1 to 6, 10 to 12, 14, 20.
 """
 
 from __future__ import annotations

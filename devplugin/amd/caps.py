@@ -57,7 +57,7 @@ def caps(inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Caps:
 
     Returns:
         Pods in the order given, regions in that of `Inventory.gpus`. A pod whose record cannot be read is
-        not limited and a warning says so; neither is the share of a device this node does not have.
+        not limited and a warning says so; neither is the share of a device that is not here.
     """
     regions = limited_regions(inventory, settings)
     if not regions:

@@ -79,7 +79,7 @@ def whole_memory_mib(gpu: Gpu) -> int:
 
 
 def share_memory_mib(gpu: Gpu) -> int:
-    """Registered memory of one partition: its share of the nominal size, VRAM in whole GiB (decision 7)."""
+    """Registered memory of one partition: an equal part of the card's VRAM in whole GiB (decision 7)."""
     if gpu.whole:
         return whole_memory_mib(gpu)
     return -(-gpu.vram_bytes // GIB) * (GIB // MIB) // gpu.ways

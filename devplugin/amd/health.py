@@ -1,7 +1,7 @@
 """Whether a GPU works: its render nodes open, and AMD's metrics exporter has nothing against it.
 
 All devices of a GPU, slots and partitions, share one verdict: the hardware is one (B48). Only render nodes
-are opened, never `/dev/kfd`, which alone would block every partition switch of the node (decision 28). One
+are opened, never `/dev/kfd`, whose holder keeps all GPUs from being switched (decision 28). One
 bad look is enough to take a GPU out, two good ones in a row bring it back: a pod on a dead GPU fails, one
 that waits another pulse does not. Sources: amd.md 4.4 and 10; kernel.md 7 (reads of a GPU in reset: EPERM).
 """

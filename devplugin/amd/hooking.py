@@ -71,7 +71,7 @@ def decide(
     limited = all(gpu.bdf in regions for gpu in gpus)
     host = source(settings)
     if not facts.get(FactRequest("file", host)):
-        # An LD_AUDIT mount of nothing would keep the container from starting (decision 23).
+        # A container with the mount of a file that the host lacks does not start (decision 23).
         if limited:
             return Hook(False, f"{host} is not on the host")
         raise Refused(

@@ -1,8 +1,8 @@
 """What an AMD node has, as immutable values: the one thing discovery makes and all else reads.
 
 Bytes and CU counts as the kernel states them; MiB and annotation spellings belong to
-`registration`. A GPU is a PCI device; a partition is one KFD GPU node of it (decision 1: the PCI
-device's own DRM node is partition 0).
+`registration`. A GPU is a PCI device, a partition one KFD GPU node of it; the first is the one that
+shares the PCI device's minors (decision 1).
 """
 
 from __future__ import annotations

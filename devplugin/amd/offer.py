@@ -1,8 +1,8 @@
 """What kubelet is told: which resource has which device ids, their health and their NUMA node.
 
-Soft devices are ``<bdf>#<slot>``, hard ones ``<key>#<mode>`` (decision 13). Under `single` everything is
-``amd.com/gpu``; under `mixed` a GPU with compute and memory partition type is ``amd.com/<compute>_<memory>``
-(decision 15). The list depends on discovery alone: whether preference works has no part in it (B19).
+Soft devices are ``<bdf>#<slot>``, hard ones ``<key>#<mode>`` (decision 13). `single` has one resource,
+``amd.com/gpu``; `mixed` names GPUs of known partition types after both of them, as in ``amd.com/cpx_nps1``
+(decision 15). Discovery alone makes the list: whether preference works has no part in it (B19).
 """
 
 from __future__ import annotations

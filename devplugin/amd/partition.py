@@ -1,8 +1,9 @@
 """Switch idle GPUs to the compute partition the operator asked for, once, at the start.
 
-A GPU that any pod or KFD process of this node uses is left alone (decision 33), and the kernel has the last
-word: drivers up to 6.16 refuse a switch while any KFD process of the machine lives (kernel.md 2.1). Nothing
-here keeps the plugin from starting; each GPU's result is one line. Memory partitions are never touched.
+GPUs that somebody uses, by a pod's record or a process in KFD, stay as they are (decision 33), and the kernel
+has the last word: drivers up to 6.16 refuse a switch while any KFD process of the machine lives
+(kernel.md 2.1). Nothing here keeps the plugin from starting; each GPU's result is one line. Memory
+partitions are never touched.
 """
 
 from __future__ import annotations

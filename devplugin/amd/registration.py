@@ -1,6 +1,6 @@
 """The node annotation that tells HAMi's scheduler what this node has, exactly as amd.md 3.1.
 
-A compact JSON array of one object per device, sorted by topology key as text, every zero value left out
+A compact JSON array with an object for each device, in the order of their keys as text, zero values left out
 (`health` false and `index` 0 too: consumers default to them), `custominfo` keys in alphabetical order as
 Go writes a map, profiles under their capitalised Go names. Capacity: decisions 6 to 9; ids: 10, 11.
 """

@@ -90,7 +90,7 @@ def sensor_chips(host: Host, card: Card) -> list[str]:
 
 
 def temperature_celsius(host: Host, chips: Sequence[str]) -> float | None:
-    """``temp1_input``, else the sensor labelled ``junction``; None without either."""
+    """The edge sensor (``temp1_input``) or, where a chip has none, its ``junction``; None without both."""
     for chip in chips:
         value = read_number(host, f"{chip}/temp1_input")
         if value is not None:

@@ -96,9 +96,9 @@ class _Count:
 def rebuild(inventory: Inventory, settings: Settings, pods: Sequence[Pod], current: Pod | None) -> Taken:
     """What all living pods of the node hold: their CU records, and every whole entry they were given.
 
-    Memory-only slices hold nothing. A record that names a device this node does not have is ignored with a
-    warning. One that cannot be parsed, leaves its device or overlaps another pod's blocks the GPU it names,
-    not the node.
+    Memory-only slices hold nothing. Records about devices of other nodes are passed over, with a warning.
+    A GPU is blocked, and that GPU only, when a record about it is no id list, goes beyond its CUs or claims
+    what another pod has.
 
     Args:
         inventory: this node's GPUs.

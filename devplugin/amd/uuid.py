@@ -1,6 +1,6 @@
 """Names of GPUs and partitions: AMD SMI's UUID by arithmetic, ours where there is no serial, ROCr's.
 
-AMD SMI makes its UUID from the 64-bit serial (the PCI file `unique_id`) and the PCI device id, so no
+AMD SMI makes its UUID from the PCI device id and the 64-bit serial that `unique_id` holds, so no
 library is needed (amd.md 2.5, checked there against amdsmi's source and real examples). Which id goes
 where: decisions 10 to 12.
 """
@@ -54,7 +54,7 @@ def own_id(node_name: str, bdf: str) -> str:
 
 
 def strip_mode(text: str) -> str:
-    """An id read from an annotation without the mode suffix that older versions wrote (decision 10)."""
+    """An annotation's id without the mode suffix that older versions wrote (decision 10)."""
     return _MODE_SUFFIX.sub("", text)
 
 

@@ -1,7 +1,7 @@
 """Rediscover, compare, publish: the walk that keeps kubelet's lists true.
 
-The same walk at start, every 30 s, and at every pulse (decision 27). Discovery runs in the one
-thread that owns the Host, because a sysfs read can block; all else here is in the loop. Whoever
+The same walk at start, every 30 s, and at every pulse (decision 27). Discovery runs in a
+thread of its own, the only one to touch the Host: sysfs can take its time; all else is in the loop. Whoever
 decides reads `current`: the last immutable inventory, never a half-made one.
 """
 

@@ -134,9 +134,9 @@ def sweep(node: Node, owner: Pod | None, pods: Sequence[Pod]) -> Sweep:
             `pods`); None when the API server says it is gone.
         pods: every pod bound to the node, ended ones included.
 
-    A lock whose owner is gone or terminal is released; one whose owner lives and has no slot left in any
-    vendor's annotation is released as success; any other is left alone. Independently of the lock, an
-    ended pod does not stay ``allocating``, nor does a living one that has got all it asked for.
+    The lock goes when its pod does not exist any more, has ended, or waits for nothing of any vendor (that
+    pod has succeeded); else it stays. Independently of the lock, an ended pod does not stay
+    ``allocating``, nor does a living one that has got all it asked for.
     """
     candidates = {pod.uid: pod for pod in pods}
     if owner is not None:

@@ -59,7 +59,7 @@ def claim(node: Node, pods: Sequence[Pod], vocabulary: Vocabulary, ids: Sequence
     assigned to this node. The slot is the first non-empty one with as many devices as ids were sent.
 
     Without any such pod: a `Claim` with ``pod=None`` (kubelet's own ids, decision 17; a vendor grants it
-    for hard ids only), but only when no pod of this node waits with a non-empty slot.
+    for hard ids only), unless some pod here still waits for a slot of its own to be served.
 
     Args:
         node: the node object, for its name and lock.

@@ -1,6 +1,6 @@
 """What the protocol's annotations say, decoded, one line each: for ``-v 5`` (guide-amd.md, dp.logVerbosity).
 
-Nothing foreign reaches a line before it passed its parser, and names are shown quoted and bounded
+Only what was parsed is shown, and names quoted and bounded
 (decision 25).
 """
 

@@ -42,7 +42,7 @@ def check(spec: NodeSpec) -> None:
     _one_of("cgroup_driver", spec.cgroup_driver, ("systemd", "cgroupfs"))
     if spec.minors_per_type not in (None, 64):
         raise SpecError(
-            "minors_per_type", f"the DRM core has 64 minors per type or no limit, not {spec.minors_per_type}"
+            "minors_per_type", f"DRM gives a type 64 minors, or has no limit: not {spec.minors_per_type}"
         )
     if not 1 <= spec.pcie_generation <= 5:
         raise SpecError("pcie_generation", f"KFD knows link generations 1 to 5, not {spec.pcie_generation}")

@@ -1,6 +1,6 @@
 """One simulated GPU: what it is, and the few things about it that change.
 
-State is the model: a partition switch changes one field here (and the KFD topology), and every file
+A partition switch sets one field here (and changes the KFD topology), and every file
 of `gpusim.amd.pci` and `gpusim.amd.drmfs` is computed from these fields when somebody reads it.
 """
 

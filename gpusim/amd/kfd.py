@@ -1,6 +1,6 @@
 """KFD topology as state: which nodes exist, in which order, with which numbers.
 
-List order *is* state: a switch removes the GPU's nodes and appends new ones, so the others move up
+The order of the list counts: a switch takes a GPU's nodes out and puts new ones at the end, so others move up
 (kernel.md 1.4). Beside the list there are two integers, the generation and the SIMD counter, which only
 grow. A `Topology` is a value: a change makes a new one and leaves the old one to whoever still reads it.
 Files are `gpusim.amd.kfd_tree`; what stands in them `kfd_properties`, `kfd_links`, `kfd_caches`.
@@ -128,8 +128,8 @@ class Topology:
     ) -> Topology:
         """The list after the driver added a GPU: one node per partition that has a render minor.
 
-        A partition without a DRM device is skipped and takes neither a step of the SIMD counter nor a
-        generation (kernel.md 1.4). Minors beyond the partitions of `mode` are not used.
+        Where a partition found no DRM device KFD makes no node, and neither the SIMD counter nor the
+        generation moves (kernel.md 1.4). Minors beyond the partitions of `mode` are not used.
 
         Args:
             facts: the GPU.

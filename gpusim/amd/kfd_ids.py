@@ -1,4 +1,4 @@
-"""Arithmetic of KFD identities: gpu_id, memory shares, ids of dies. Pure, each with its vectors as tests.
+"""Arithmetic of KFD identities: gpu_id, memory shares, ids of dies; tested with recorded numbers.
 
 Sources: kernel.md 1.4 (CRC-16, vectors), kfd.md 1 (hash of the 5.x kernels), kernel.md 1.6 (NPS split);
 drivers/gpu/drm/amd/amdkfd/kfd_topology.c (`kfd_generate_gpu_id`).

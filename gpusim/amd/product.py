@@ -49,7 +49,7 @@ class Product:
     """AMD SMI's market name."""
     device_id: int
     gfx: int
-    """gfx_target_version: major × 10000 + minor × 100 + stepping."""
+    """gfx_target_version, decimal: 90402 is gfx9.4.2 (two digits each for minor and stepping)."""
     pci_class: int
     xccs: int
     engines: int
@@ -110,7 +110,7 @@ class Product:
     pcie_generation: int = 5
     """The fastest link the product can have; an APU's link is inside the package and always has it."""
     chip_name: str = "ip discovery"
-    """KFD ``name`` (kfd.md: only GPUs of the driver's static id table print a chip name)."""
+    """KFD ``name`` (kfd.md: a chip name only where amdgpu knows the PCI id by heart)."""
     xgmi_physical: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6, 7)
     """xGMI physical numbers of the GPUs of one host in probe order."""
 

@@ -208,7 +208,7 @@ MI210 = Product(
     revision=1,
     capability=_INSTINCT_RAS,
     pcie_generation=4,
-    chip_name="aldebaran",  # kfd.md 1: still in the driver's static id table
+    chip_name="aldebaran",  # kfd.md 1: amdgpu still knows its PCI id by heart
 )
 
 VEGA10 = Product(

@@ -1,8 +1,8 @@
 """The kubelet's memory across restarts: who holds which devices, and which resources were registered.
 
-Same file name and the same way of writing as the original (temporary name with a leading dot in the same
-directory, fsync, rename: a watcher of the directory sees that), but our own format: the original's checksum
-is over Go's dump format and we do not pretend to it (kubelet.md 2, *Checkpoint file*).
+File name and manner of writing are the original's (a dotted temporary file beside it, synced and renamed,
+which plugins that watch the directory notice), the format is our own: the original's checksum is over Go's
+dump format and we do not pretend to it (kubelet.md 2, *Checkpoint file*).
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class Life:
     # -- pods -------------------------------------------------------------------------------------------
 
     def admit(self, pod: Object, *, syncing: bool = False) -> Admission:
-        """Admit and start a pod; one at a time, so a hanging Allocate blocks the node.
+        """Admit and start a pod; one at a time, so all wait for an Allocate that hangs.
 
         Raises:
             KubeletGoneError: the kubelet ended meanwhile.

@@ -1,6 +1,6 @@
 """NUMA hints for devices, and the topology manager's decision on them.
 
-kubelet.md 2 *NUMA*: hints are generated over subsets of those NUMA nodes that carry devices of the resource
+kubelet.md 2 *NUMA*: hints are sets of such NUMA nodes only as have devices of the resource
 (v1.36; kubernetes PR #138244), so a machine with 36 nodes costs no more than its GPUs' nodes. A device on two
 nodes belongs to both (PR #101893). The policies are the kubelet's: none, best-effort, restricted,
 single-numa-node; scope container.

@@ -157,7 +157,7 @@ def place(
         namespace: the pod's.
         word: the vendor's word in the annotation keys.
         now: unix seconds; the clock's unless given.
-        lock: False leaves the lock alone (a pod whose only request is in an init container, D.7).
+        lock: False leaves the lock alone (only init containers ask for devices, D.7).
         bind: False stops before the Binding, so that no kubelet takes the pod up yet.
 
     Returns:

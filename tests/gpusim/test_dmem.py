@@ -297,7 +297,7 @@ def test_a_removed_group_answers_enodev_to_who_still_has_its_file(machine: Machi
 
 
 def test_lowering_max_below_use_succeeds_and_keeps_the_old_limit(machine: Machine) -> None:
-    """B54 as decided: the kernel refuses in silence, so a later charge under the old limit succeeds."""
+    """B54 as decided: the write seems to work, and what the old limit allows can still be charged."""
     process = machine.process(cgroup="/kubepods.slice")
     machine.open("/dev/kfd", process)
     file = f"{POD}/dmem.max"

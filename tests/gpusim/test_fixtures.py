@@ -258,7 +258,7 @@ def test_mi210_has_two_hives_and_pcie_between_them() -> None:
         )
         for link in across
     } == {(2, 72, 0, 3, 3)}
-    # From an earlier to a later node the mask is still unset.
+    # Towards a node that is made afterwards KFD has no mask yet.
     assert {link["recommended_sdma_engine_id_mask"] for link in links(name, 2, "p2p_links")} == {0}
     assert "current_compute_partition" not in machine(name).list("/sys/bus/pci/devices/0000:63:00.0")
 

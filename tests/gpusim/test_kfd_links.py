@@ -118,7 +118,7 @@ def test_cards_without_a_hive_reach_each_other_over_pcie() -> None:
     assert topology.peers(2, p2p=True) == (1, 3, 4)
     assert link(topology, 2, 3, p2p=True) == Link(2, 40, 0, 64000, 0, 3)
     assert link(topology, 2, 4, p2p=True) == Link(2, 72, 0, 0, 0, 3)
-    # From the later to the earlier node: the mask of the earlier node's own CPU link.
+    # Towards the node made earlier KFD copies the mask that this one's link to its CPU has.
     assert link(topology, 4, 2, p2p=True) == Link(2, 72, 0, 0, 3, 3)
 
 

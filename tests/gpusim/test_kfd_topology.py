@@ -73,7 +73,7 @@ def test_switching_all_gpus_in_order_restores_their_order() -> None:
 
 def test_simd_ids_count_every_node_ever_made() -> None:
     topology = switched(listed(node(modes=("SPX", "SPX"))), 0, "DPX")
-    # 36 physical CUs of one XCC per node, whatever its XCC count; two SPX nodes came before.
+    # Each node, of one XCC or more, adds the 36 physical CUs of a single XCC; two SPX nodes came before.
     assert [gpu.simd_base - SIMD_BASE for _, gpu in topology.gpu_nodes()] == [36, 72, 108]
 
 

@@ -137,7 +137,7 @@ def test_the_file_of_a_unique_id_that_is_0_is_absent() -> None:
 
 
 def test_a_product_name_needs_a_fru_eeprom() -> None:
-    # kernel.md 3: absent on VFs, APUs, many consumer cards.
+    # kernel.md 3: a guest, an APU and most gaming cards have none.
     assert text(one("MI300X"), "product_name") == "AMD Instinct MI300X OAM\n"
     for product in ("MI355X-VF", "MI300A", "STRIX_POINT", "RX9070XT"):
         assert "product_name" not in one(product).list(PCI)

@@ -304,7 +304,7 @@ def test_the_device_cgroup_decides_what_is_opened_and_which_node_is_read() -> No
     machine.open("/dev/dri/renderD129", process)
     machine.open("/dev/kfd", process)
     assert code_of(machine.open, "/dev/kfd", machine.process(DeviceRules())) == errno.EPERM
-    # the PCI directory is not guarded: a container sees what all others use
+    # no cgroup guards the PCI directory: everybody reads the use of all
     assert inside.read(f"/sys/bus/pci/devices/{A}/mem_info_vram_used")
 
 

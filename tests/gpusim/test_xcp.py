@@ -32,7 +32,7 @@ def xcps(machine: Machine) -> list[str]:
 def test_the_driver_decides_between_dot_and_underscore(
     product: str, kernel: str, driver: str, separator: str
 ) -> None:
-    # case B01: both spellings are the same object.
+    # case B01: dot and underscore name the same thing.
     machine = Machine(node(product, 1, kernel=kernel, driver=driver))
     assert xcps(machine) == [f"amdgpu_xcp{separator}{number}" for number in range(7)]
 
