@@ -25,7 +25,7 @@ _ALDEBARAN, _ALDEBARAN_MBPS = 90010, 50000
 
 # Which SDMA engine serves which xGMI neighbour, by physical number of source and target (kfd.md 1: source,
 # one entry seen in a capture); 0 on the diagonal is never used.
-_ENGINE = (
+ENGINES = (
     (0, 14, 12, 2, 4, 8, 10, 6),
     (14, 0, 2, 10, 8, 4, 6, 12),
     (10, 2, 0, 12, 14, 6, 4, 8),
@@ -138,7 +138,7 @@ def _xgmi(topology: Topology, source: GpuNode, target: GpuNode, source_is_later:
         return Link(XGMI, 41, 0, 0, mask, ENABLED)
     product = later.facts.product
     if meshed >= 14 and topology.hives[later.hive].gpus == 8 and not product.vf and not product.apu:
-        mask = 1 << _ENGINE[source.facts.xgmi_physical][target.facts.xgmi_physical]
+        mask = 1 << ENGINES[source.facts.xgmi_physical][target.facts.xgmi_physical]
     # One hop and one link between any two GPUs of the products described here.
     speed = _ALDEBARAN_MBPS if product.gfx == _ALDEBARAN else topology.rules.kfd_xgmi_mbps
     return Link(XGMI, 15, speed, speed, mask, ENABLED)
