@@ -1,4 +1,4 @@
-"""The API server, through the official client, as a port of few verbs.
+"""What the daemon asks of the API server, in few verbs, and the official client that carries them.
 
 `Api` is what the daemon sees: seven verbs over the values of `devplugin.hami`, and six small
 errors. `connect` makes one from the official client, which is imported there and only there

@@ -1,4 +1,4 @@
-"""The questions every vendor answers, and the values that carry the answers.
+"""What a vendor is asked, and the values that carry its answers.
 
 Whatever else the plugin is made of asks through this file and knows no vendor's name. An answer depends on
 the arguments of its question alone, and names deeds to be done (`Effect`) instead of doing them.
