@@ -22,8 +22,9 @@ from gpusim.fixturekeys import CARD_KEYS, CPU_KEYS, GPU_KEYS, NODE_KEYS, PROSE, 
 from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, SpecError
 from gpusim.yamlnode import Fields, Items, Node, Scalar
 
-SHIPPED = Path(__file__).resolve().parent.parent / "fixtures"
-"""The fixtures beside this checkout."""
+_INSIDE = Path(__file__).resolve().parent / "_fixtures"
+SHIPPED = _INSIDE if _INSIDE.is_dir() else _INSIDE.parent.parent / "fixtures"
+"""The fixtures inside an installed package (setup.py lays them there), else those of the checkout."""
 
 _SUFFIX = ".yaml"
 
@@ -84,7 +85,7 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
 
 
 def names() -> tuple[str, ...]:
-    """The fixtures beside this checkout, sorted: ``mi355x/qpx-6.14``, …"""
+    """The shipped fixtures, sorted: ``mi355x/qpx-6.14``, …"""
     found = (path.relative_to(SHIPPED).as_posix() for path in SHIPPED.rglob(f"*{_SUFFIX}"))
     return tuple(sorted(name.removesuffix(_SUFFIX) for name in found))
 

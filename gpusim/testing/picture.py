@@ -46,7 +46,7 @@ def _mode(gpu: Mapping[str, Any]) -> str:
     if not gpu["present"]:
         return "removed"
     if gpu["driver"] != "amdgpu":
-        return gpu["driver"] or "no driver"
+        return str(gpu["driver"] or "no driver")
     mode = f"{gpu['mode']}/NPS{gpu['nps']}" if PRODUCTS[gpu["product"]].partitionable else "whole"
     return mode + " hung" * gpu["hung"] + " in reset" * gpu["resetting"]
 

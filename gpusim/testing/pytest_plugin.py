@@ -2,9 +2,8 @@
 
 Pytest loads this file in every run where the package is installed, so it imports pytest and nothing else
 until a test asks for one of its fixtures; Hypothesis and gRPC it never imports unasked. It is safe under
-pytest-xdist (nothing is shared between workers but ``--gpusim-traces``, where each test has a file of its own)
-and beside pyfakefs (fixtures are read from, and traces written to, the real disk). ``-p no:gpusim`` turns it
-off.
+pytest-xdist (workers share nothing but ``--gpusim-traces``, where each test has a file of its own) and
+beside pyfakefs (fixtures are read from, and traces written to, the real disk). ``-p no:gpusim`` turns it off.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """The marker, for runs with --strict-markers."""
     config.addinivalue_line(
         "markers",
-        "machine(source, *, faults=Plan()): the node of the fixture `machine`: a fixture's name or path, or a "
-        "NodeSpec; and what goes wrong on it",
+        "machine(source, *, faults=Plan()): what the fixture `machine` gives: the name or path of a node's "
+        "description, or a NodeSpec; and what goes wrong on it",
     )
 
 
@@ -107,7 +106,7 @@ def _around(request: pytest.FixtureRequest) -> Iterator[Surroundings]:
 
 @pytest.fixture
 def apiserver(_around: Surroundings) -> Iterator[ApiServer]:
-    """An API server with one node object, ``node-1``, on a port of its own; see `gpusim.cluster.apiserver`."""
+    """An API server (`gpusim.cluster.apiserver`) with one node object, ``node-1``, on a port of its own."""
     from gpusim.cluster.apiserver import ApiServer
     from gpusim.testing.surroundings import NODE
 
@@ -129,7 +128,7 @@ def _served(_around: Surroundings, machine: Used) -> Iterator[str]:
 
 @pytest.fixture
 def kubelet(_around: Surroundings, machine: Used, apiserver: ApiServer, _served: str) -> Iterator[Kubelet]:
-    """The kubelet of ``node-1``: pods bound to the node get their devices, cgroups and processes on `machine`.
+    """The kubelet of ``node-1``: pods bound to it get devices, cgroups and processes on `machine`.
 
     Needs the extra ``daemon`` (gRPC).
     """
@@ -226,7 +225,7 @@ def _told(item: pytest.Item, node: Any, place: int) -> str:
             path = _traces(item.config) / _file_name(item.nodeid, place)
             path.write_text(text, encoding="utf-8")
             lines.append(f"again: gpusim replay {path}")
-    except Exception as error:  # noqa: BLE001 - the test's own failure must be reported, whatever happens here
+    except Exception as error:  # the test's own failure is to be reported, whatever happens here
         return f"cannot be shown: {error!r}"
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""What stands around a node in a test with real sockets: a device plugin's process, and where it finds things.
+"""Around a node in a test with real sockets: a device plugin's process, and where it finds things.
 
 The kubelet and the API server are `gpusim.cluster`'s; this is the third, and what the three share.
 """
