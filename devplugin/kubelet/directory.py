@@ -4,7 +4,7 @@ Sockets are no part of `devplugin.host`: they are not what a vendor decides on, 
 may stand beside a real directory. So this file, next to `linux.py`, looks at files itself, and only
 in this one directory. inotify tells at once and can miss (a directory that is made later, a queue
 that overflows); the registrar therefore also asks again every second or two (libraries.md,
-inotify; kubelet.md 4, "a server that goes on behind an unlinked socket").
+inotify; kubelet.md 4: a server goes on behind an unlinked socket).
 """
 
 from __future__ import annotations
