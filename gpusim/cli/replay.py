@@ -10,8 +10,6 @@ from typing import Any
 from gpusim.errors import GpusimError
 from gpusim.stdout import say
 
-_CLIP = 200
-
 
 def add_commands(commands: Any) -> None:
     """``replay``."""
@@ -31,6 +29,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from gpusim.testing.picture import clip, words
     from gpusim.testing.trace import BadTrace, replay
 
     try:
@@ -49,35 +48,12 @@ def _run(args: argparse.Namespace) -> int:
         return 0 if done.same else 1
     if args.show:
         for line in done.text.splitlines()[1:-1]:
-            say(shown(json.loads(line)))
+            say(words(json.loads(line)))
     if done.same:
         say(f"{args.trace}: {done.calls} calls, every answer the same")
         return 0
     say(
-        f"{args.trace}: line {done.line} differs\n  was: {_clip(done.was)}\n  now: {_clip(done.now)}\n"
+        f"{args.trace}: line {done.line} differs\n  was: {clip(done.was)}\n  now: {clip(done.now)}\n"
         "the simulator has changed since, or the trace was made on a changed machine"
     )
     return 1
-
-
-def shown(entry: dict[str, Any]) -> str:
-    """One call as a person reads it: ``switch '0000:75:00.0' 'CPX' → EBUSY``."""
-    named = [f"{key}={_value(value)}" for key, value in entry.get("named", {}).items()]
-    words = [str(entry.get("do")), *map(_value, entry.get("args", [])), *named]
-    if "error" in entry:
-        error = entry["error"]
-        return " ".join([*words, "→", str(error.get("errno") or error.get("why"))])
-    if "answer" in entry:
-        return " ".join([*words, "→", _value(entry["answer"])])
-    return " ".join(words)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, dict) and len(value) == 1:
-        ((key, inner),) = value.items()
-        return repr(inner) if key == "bytes" else f"{key} {inner}"
-    return _clip(repr(value))
-
-
-def _clip(text: str) -> str:
-    return text if len(text) <= _CLIP else text[:_CLIP] + "…"

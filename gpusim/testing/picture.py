@@ -48,7 +48,7 @@ def _mode(gpu: Mapping[str, Any]) -> str:
     if gpu["driver"] != "amdgpu":
         return str(gpu["driver"] or "no driver")
     mode = f"{gpu['mode']}/NPS{gpu['nps']}" if PRODUCTS[gpu["product"]].partitionable else "whole"
-    return mode + " hung" * gpu["hung"] + " in reset" * gpu["resetting"]
+    return f"{mode}{' hung' if gpu['hung'] else ''}{' in reset' if gpu['resetting'] else ''}"
 
 
 def words(entry: Mapping[str, Any]) -> str:
@@ -64,6 +64,8 @@ def words(entry: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, dict) and value.keys() == {"length", "sha256"}:
+        return f"({value['length']} characters)"
     if isinstance(value, dict) and len(value) == 1:
         ((key, inner),) = value.items()
         return repr(inner) if key == "bytes" else f"{key} {inner}"
