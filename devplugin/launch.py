@@ -1,9 +1,9 @@
 """From a command line to a daemon, or to one JSON object: the console scripts.
 
-The one place that names vendors and picks the node: the real one, a directory (`-root`), or a
-simulated one (`-simulate`), which an installed package offers through the entry-point group
-``devplugin.hosts``. Exit status: 2 for what is no flag, 1 for what is refused, with one line and no
-traceback (decision 34). gRPC and the API client are imported only to serve: `-dry_run` needs neither
+The one place that names vendors and picks the node: the real one, a directory (`-root`), or what an
+installed package offers through the entry-point group ``devplugin.hosts``: a packed capture (`-root`), a
+simulated node (`-simulate`). Exit status: 2 for what is no flag, 1 for what is refused, with one line and
+no traceback (decision 34). gRPC and the API client are imported only to serve: `-dry_run` needs neither
 them nor NODE_NAME nor an API server.
 """
 
@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO, TypeVar, cast
 
 from devplugin import hook
-from devplugin.host import Host
+from devplugin.host import Host, Kind
 from devplugin.linux import LinuxHost
+from devplugin.replay import Golden, golden, replay
 from devplugin.settings import GoParser, SettingsError, add_common_flags, shown
 from devplugin.stdout import printed
 from devplugin.vendor import SettingsInput, Vendor
@@ -28,6 +29,10 @@ S = TypeVar("S")
 
 HOSTS = "devplugin.hosts"
 SIMULATE = "simulate"
+PACK = "pack"
+
+CAPTURE = ".gpusim-capture.json"
+"""Beside an unpacked capture's tree: what plain files cannot hold. Such a directory is no plain one."""
 
 
 def amd_device_plugin(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
@@ -110,6 +115,7 @@ def main(
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
     try:
         settings, warnings = vendor.settings(SettingsInput(args, env, None))
+        wanted = golden(expect=args.expect, update=args.update, junit=args.junit, dry_run=args.dry_run)
         node = host if host is not None else _node(args)
         if errand := getattr(args, "install_hook", ""):
             return printed(str(_install(node, errand)), parser.prog, out)
@@ -124,7 +130,24 @@ def main(
     for line in dict.fromkeys((*warnings, *vendor.notices(inventory, settings))):
         sys.stderr.write(f"{parser.prog}: warning: {line}\n")
     report = vendor.report(node, inventory, settings)
+    if wanted is not None:
+        return _replayed(report, wanted, parser.prog, out)
     return printed(json.dumps(report, indent=2), parser.prog, out)
+
+
+def _replayed(report: Mapping[str, Any], wanted: Golden, prog: str, out: TextIO | None) -> int:
+    """Compare a dry run with its golden file, and say how that ended; the exit status."""
+    try:
+        verdict = replay(report, wanted, LinuxHost(), suite=f"{prog} -dry_run")
+    except SettingsError as error:
+        sys.stderr.write(f"{prog}: {error}\n")
+        return error.exit_code
+    if verdict.equal:
+        return printed(verdict.message, prog, out)
+    sys.stderr.write(f"{prog}: {verdict.message}\n")
+    if verdict.diff:
+        printed(verdict.diff.removesuffix("\n"), prog, out)
+    return 1
 
 
 def _directory(flag: str, path: str) -> str:
@@ -143,14 +166,27 @@ def _node(args: argparse.Namespace) -> Host:
     if args.simulate:
         if args.root not in ("", "/"):
             raise SettingsError(f"-root={shown(args.root)}: not together with -simulate, choose one")
-        return _simulated(args.simulate)
+        return _offered(SIMULATE, "simulate", args.simulate, "simulated nodes")
     root = args.root or "/"
+    if _is_capture(root):
+        return _offered(PACK, "root", root, "packed captures")
     host = LinuxHost(root)
     try:
         host.list("/")
     except OSError as error:
         raise SettingsError(f"-root={shown(root)}: {error.strerror}") from error
     return host
+
+
+def _is_capture(root: str) -> bool:
+    """Whether `-root` names a packed capture, or an unpacked one with its notes."""
+    real = LinuxHost()
+    try:
+        if real.stat(root).kind is Kind.FILE:
+            return True
+        return root != "/" and real.stat(f"{root}/{CAPTURE}").kind is Kind.FILE
+    except OSError:
+        return False
 
 
 def _install(node: Host, text: str) -> hook.Installed:
@@ -165,18 +201,29 @@ def _install(node: Host, text: str) -> hook.Installed:
         raise SettingsError(f"-install_hook={shown(text, 200)}: {error}") from error
 
 
-def _simulated(argument: str) -> Host:
+def _offered(name: str, flag: str, argument: str, what: str) -> Host:
+    """The host that an installed package offers for a flag's value.
+
+    Args:
+        name: of the entry point.
+        flag: for errors.
+        argument: what it is called with.
+        what: it offers, for errors.
+
+    Raises:
+        SettingsError: none is installed, or the argument is none of its hosts.
+    """
     from importlib.metadata import entry_points
 
-    found = [point for point in entry_points(group=HOSTS) if point.name == SIMULATE]
+    found = [point for point in entry_points(group=HOSTS) if point.name == name]
     if not found:
         raise SettingsError(
-            f"-simulate={shown(argument)}: nothing installed offers simulated nodes ({HOSTS}); install gpusim"
+            f"-{flag}={shown(argument)}: nothing installed offers {what} ({HOSTS}); install gpusim"
         )
     try:
         host = cast("Host", found[0].load()(argument))
     except Exception as error:  # its errors are its own; all of them mean that this argument is no node
-        raise SettingsError(f"-simulate={shown(argument)}: {error}") from error
+        raise SettingsError(f"-{flag}={shown(argument)}: {error}") from error
     return host
 
 
