@@ -148,18 +148,17 @@ class _Inference:
         if self._lost():
             seen.append(releases.key("minors went beyond 64 of a type", False, lambda r: r.extended_minors))
         found = releases.choose(seen, kernel, driver)
-        if not found.recorded:
-            known = (
-                f"{'kernel' if kernel else 'driver'} recorded, the other" if kernel or driver else "neither"
-            )
-            why = (
+        missing = [name for name, told in (("kernel", kernel), ("driver", driver)) if not told]
+        if missing:
+            fits = (
                 f"it fits {len(seen) - len(found.against)} of {len(seen)} traces" if seen else "nothing tells"
             )
             self.say(
-                f"kernel and driver: {known} recorded; {found.kernel} with {found.driver} is a pair: {why}"
+                f"{' and '.join(missing)} not recorded: {found.kernel} with driver {found.driver} stands for "
+                f"others like it; {fits}"
             )
         for trace in found.against:
-            self.say(f"{found.kernel} with {found.driver} does not explain that {trace}")
+            self.say(f"{found.kernel} with driver {found.driver} does not explain this: {trace}")
         return found.kernel, found.driver
 
     def _lost(self) -> bool:

@@ -42,8 +42,6 @@ class Release:
 
     kernel: str
     driver: str
-    recorded: bool
-    """Both were read from the capture."""
     against: tuple[str, ...]
     """Traces that even this pair contradicts."""
 
@@ -71,7 +69,7 @@ def choose(traces: Sequence[Trace], kernel: str | None, driver: str | None) -> R
     _, release, module = best
     rules = behaviour(release, module)
     against = tuple(trace.what for trace in traces if not trace.fits(rules))
-    return Release(release, module, kernel is not None and driver is not None, against)
+    return Release(release, module, against)
 
 
 def _known(kernel: str | None) -> str | None:

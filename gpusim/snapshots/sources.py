@@ -103,9 +103,8 @@ def opened(argument: str) -> Iterator[Source]:
         with hosts.simulated(argument) as machine:
             yield machine
     elif path.is_dir():
-        recorded = without_notes(load(path))
-        if not recorded.tree.keys() & {"sys", "dev", "proc"}:
+        if not any((path / name).is_dir() for name in ("sys", "dev", "proc")):
             raise GpusimError(f"{argument}: is no node: neither sys, dev nor proc is in it")
-        yield CaptureHost(recorded)
+        yield CaptureHost(without_notes(load(path)))
     else:
         yield CaptureHost(without_notes(load(path)))

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpusim.machine import Machine
 from gpusim.snapshots import tables
 from gpusim.snapshots.diff import Finding, State, compare
 from gpusim.snapshots.infer import Inferred, infer
+from gpusim.snapshots.reading import Capture, slot
 from gpusim.snapshots.sources import Source
 from gpusim.snapshots.tables import Rule
 
+KFD = "KFD topology"
+"""The area that has no readings beside used_memory."""
+
 _AREAS = (
-    (re.compile(r"/sys/class/kfd/.*"), "KFD topology"),
+    (re.compile(r"/sys/class/kfd/.*"), KFD),
     (re.compile(r".*/(current|available)_(compute|memory)_partition"), "partition and memory files"),
     (re.compile(r".*/mem_info_[a-z_]+"), "partition and memory files"),
     (re.compile(r"/sys/devices/platform/.*"), "partition devices"),
@@ -87,20 +91,21 @@ def verify(source: Source, name: str = "inferred") -> Verdict:
     """
     inferred = infer(source, name)
     machine = Machine(inferred.spec)
-    rules = (*tables.COUNTERS, *tables.UNMODELLED, *foreign(inferred))
+    rules = (*tables.COUNTERS, *tables.UNMODELLED, *_foreign(source, machine))
     return judged(inferred, compare(source, machine, ignore=rules, one_way=True))
 
 
-def foreign(inferred: Inferred) -> tuple[Rule, ...]:
-    """Why the directory of another driver's display is not compared beyond its ids."""
-    found = []
-    for number, card in enumerate(inferred.spec.cards):
-        reason = f"device of {card.driver}, of which only ids and DRM numbers are modelled"
-        for part in ("hwmon/*", "current_link_*", "max_link_*"):
-            found.append(Rule(f"*/{card.bdf}/{part}", reason, absent=True))
-            if not inferred.spec.gpus:
-                found.append(Rule(f"/sys/class/drm/card{number}/device/{part}", reason, absent=True))
-    return tuple(found)
+def _foreign(source: Source, machine: Machine) -> Iterator[Rule]:
+    """Why the directories of other drivers' displays are not compared beyond their ids."""
+    capture = Capture(source)
+    names = capture.names("/sys/class/drm")
+    owners = {name: slot(capture, f"/sys/class/drm/{name}/device") for name in names}
+    for card in machine.driver.cards:
+        reason = f"device of {card.spec.driver}, of which only ids and DRM numbers are modelled"
+        yield Rule(f"*/{card.spec.bdf}/*", reason, absent=True)
+        for name, owner in owners.items():
+            if owner == card.spec.bdf:
+                yield Rule(f"/sys/class/drm/{name}/device/*", reason, absent=True)
 
 
 def judged(inferred: Inferred, findings: Iterable[Finding]) -> Verdict:
@@ -110,13 +115,13 @@ def judged(inferred: Inferred, findings: Iterable[Finding]) -> Verdict:
     different = []
     for finding in findings:
         kind = {State.EQUAL: "equal", State.IGNORED: "explained"}.get(finding.state, "different")
-        reason = finding.reason
-        if kind == "equal" and (moving := tables.reason(tables.READINGS, finding.path)):
+        part, reason = area(finding.path), finding.reason
+        if kind == "equal" and part != KFD and (moving := tables.reason(tables.READINGS, finding.path)):
             kind, reason = "explained", moving  # a reading that happens to be equal proves no rule
-        counts.setdefault(area(finding.path), Counter())[kind] += 1
-        if kind == "explained":
+        counts.setdefault(part, Counter())[kind] += 1
+        if reason:
             reasons[reason] += 1
-        elif kind == "different":
+        if kind == "different":
             different.append(finding)
     areas = tuple(
         Area(name, found["equal"], found["explained"], found["different"])
