@@ -25,6 +25,9 @@ AMD = (
     "import sys; from devplugin.launch import amd_device_plugin as go; sys.exit(go())",
 )
 """The AMD device plugin of this distribution, as its console script starts it."""
+_TMP = "/tmp"  # noqa: S108 - a directory of our own is made in it
+_SHORT = 40
+"""Characters of a temporary directory that leave enough for the names of sockets."""
 _SAID = 4000
 """Bytes of a log that a report shows."""
 
@@ -75,7 +78,9 @@ class Surroundings:
     """
 
     def __init__(self) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="gpusim")
+        usual = tempfile.gettempdir()
+        short = usual if len(usual) <= _SHORT or not Path(_TMP).is_dir() else _TMP
+        self._temporary = tempfile.TemporaryDirectory(prefix="gpusim", dir=short)
         self.directory = Path(self._temporary.name)
         self.kubelet = self.directory / "kubelet"
         self.socket = self.directory / "machine.sock"
