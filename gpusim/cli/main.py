@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
-from gpusim.cli import actions, around, faults, nodes, top
+from gpusim.cli import actions, around, diff, faults, infer, mount, nodes, record, replay, run, top, verify
 from gpusim.cli.parser import Command
 from gpusim.errors import GpusimError
 from gpusim.stdout import forget
@@ -43,10 +43,17 @@ def parser() -> Command:
     )
     commands = whole.add_subparsers(metavar="COMMAND", required=True, title="commands", parser_class=Command)
     nodes.add_commands(commands)
+    mount.add_commands(commands)
+    run.add_commands(commands)
     actions.add_commands(commands)
     faults.add_commands(commands)
     around.add_commands(commands)
     top.add_commands(commands)
+    record.add_commands(commands)
+    replay.add_commands(commands)
+    infer.add_commands(commands)
+    diff.add_commands(commands)
+    verify.add_commands(commands)
     return whole
 
 
