@@ -190,7 +190,8 @@ class Daemon(Generic[Inv, S]):
 
         def serve(board: Board) -> Callable[[], None]:
             allocate = self._unbroken(allocator)
-            registrar = Registrar(board, prefer, allocate, directory)
+            # A scheduler that looked while kubelet was away has deleted the registration (no capacity).
+            registrar = Registrar(board, prefer, allocate, directory, registered=announcer.hurry)
             task = self._spawn(registrar.run())
             task.add_done_callback(self._ended)
             return lambda: _cancel(task)

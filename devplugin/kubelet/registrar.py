@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
@@ -68,6 +69,7 @@ class Registrar:
         board: the resource's list; also names the resource.
         prefer, allocate: as `Service` takes them.
         directory: kubelet's plugin directory, entered.
+        registered: called after every successful Register.
     """
 
     def __init__(
@@ -77,7 +79,10 @@ class Registrar:
         allocate: Allocate,
         directory: Directory,
         timing: Timing = Timing(),
+        *,
+        registered: Callable[[], None] | None = None,
     ) -> None:
+        self._registered = registered
         self._board = board
         self._resource = board.offer.resource
         self._prefer = prefer
@@ -104,6 +109,8 @@ class Registrar:
                 known = await self._register(endpoint)
                 if known is not None:
                     log.info("%s: registered as %s", self._resource, endpoint.name)
+                    if self._registered is not None:
+                        self._registered()
                     why = await self._lost(endpoint, known)
                     log.warning("%s: registering again: %s", self._resource, why)
                 self._stop_later(endpoint, self._timing.drain)

@@ -26,7 +26,7 @@ from gpusim.fixture import load
 from gpusim.machine import Machine
 from gpusim.serve import serve
 
-from ..devplugin.daemon.rig import TOY, Rig, until
+from ..devplugin.daemon.rig import NODE, TOY, Rig, until
 from ..devplugin.daemon.toyplugin import RESOURCE as THING
 
 pytestmark = pytest.mark.daemon
@@ -132,6 +132,17 @@ def test_k3_kubelet_restarts_and_wipes_the_sockets(node: Node) -> None:
     assert set(node.names()).isdisjoint(before)
     assert any(event.kind == "socket-removed" for event in node.kubelet.events)
     assert node.admit("p", node.gpus(0)).admitted
+
+
+def test_a_registration_deleted_while_kubelet_was_away_comes_back_with_it(node: Node) -> None:
+    node.kubelet.start()
+    node.start()
+    node.listed()
+    until(lambda: node.node_annotation(REGISTER))
+    node.store.patch("nodes", NODE, {"metadata": {"annotations": {REGISTER: None}}})
+    node.kubelet.restart()
+    node.listed()
+    until(lambda: node.node_annotation(REGISTER), 5)
 
 
 def test_k4_kubelet_dies_and_its_socket_file_stays(node: Node) -> None:
