@@ -184,7 +184,8 @@ def _numa(gpu: Gpu, nodes: int) -> Attr:
 def _amdgpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour) -> dict[str, Node]:
     facts = gpu.facts
     vram = facts.vram_bytes
-    visible = vram if spec.large_bar else min(vram, _SMALL_BAR)
+    # An APU reaches its memory without a BAR, as KFD says too (heap_type 1).
+    visible = vram if spec.large_bar or gpu.product.apu else min(vram, _SMALL_BAR)
     found: dict[str, Node] = {
         "hwmon": Dir(lambda: hwmon.entries(gpu, rules)),
         "mem_info_gtt_total": Attr(f"{facts.gtt_bytes}\n"),

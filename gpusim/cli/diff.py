@@ -52,10 +52,10 @@ def add_commands(commands: Any) -> None:
     command.add_argument("--counters", action="store_true", help="compare counters and readings too")
     command.add_argument(
         "--limit",
-        type=int,
+        type=_count,
         default=_SHOWN,
         metavar="N",
-        help=f"changed files to show (default {_SHOWN}; 0: all)",
+        help=f"names and changed files to show (default {_SHOWN}; 0: all)",
     )
     command.add_argument("--json", action="store_true", help="print everything as one JSON object")
     command.set_defaults(run=_diff)

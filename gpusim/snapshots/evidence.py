@@ -72,16 +72,15 @@ def _ids(kfd: Kfd, board: Board) -> Iterator[Trace]:
     printed = [node.values.get("unique_id", 0) for node in board.nodes]
     if not board.product.partitionable or not all(printed):
         return
-    if len(printed) > 1:
-        shared = len(set(printed)) == 1
-        yield key(
-            "partitions share a unique_id", shared, lambda rules: rules.kfd_unique_id == "shared", _DECISIVE
-        )
-    elif own:
-        same = own == printed[0]
-        yield key(
-            "KFD's unique_id of a whole GPU is the PCI file's", same, lambda r: r.kfd_unique_id != "xcd"
-        )
+    if board.parts == 1:
+        if own:
+            same = own == printed[0]
+            what = "KFD's unique_id of a whole GPU is the PCI file's"
+            yield key(what, same, lambda rules: rules.kfd_unique_id != "xcd")
+    elif own or len(printed) > 1:
+        shared = len({own, *printed} - {None}) == 1
+        what = "partitions have their GPU's unique_id"
+        yield key(what, shared, lambda rules: rules.kfd_unique_id == "shared", _DECISIVE)
 
 
 def _links(kfd: Kfd, board: Board) -> Iterator[Trace]:

@@ -86,8 +86,6 @@ READINGS = (
     Rule("*/msi_irqs/*", "the kernel numbers interrupts as they come", absent=True),
     Rule("/sys/class/hwmon/*", "the kernel numbers sensor chips as they come", absent=True),
     Rule("*/kfd/proc/*", "processes of the moment", absent=True),
-    Rule("/sys/fs/cgroup/*/cgroup.procs", "processes of the moment"),
-    Rule("/sys/fs/cgroup/*/cgroup.threads", "processes of the moment"),
 )
 """Counters and telemetry: names are compared, contents are of one moment."""
 

@@ -43,6 +43,9 @@ _KEPT = {
     "/sys/bus/platform/devices": ("amdgpu_xcp",),
     "/sys/bus/pci": ("devices", "drivers"),
     "/sys/bus/pci/drivers": ("amdgpu",),
+    "/sys/fs/cgroup": ("cgroup.controllers", "cgroup.subtree_control", "dmem.", "kubepods"),
+    "/sys/fs/cgroup/kubepods": ("cgroup.controllers", "cgroup.subtree_control", "dmem."),
+    "/sys/fs/cgroup/kubepods.slice": ("cgroup.controllers", "cgroup.subtree_control", "dmem."),
 }
 """Directory → what the names that belong to GPUs start with; a real host has much else there."""
 
@@ -74,7 +77,7 @@ class Walk:
             except OSError:
                 names = ()
             kept = [name for name in names if self._wanted(path, name)]
-            if not names:
+            if not names and path not in _KEPT:
                 self._add(path, kind)
             for name in kept:
                 self._visit(f"{path}/{name}")
@@ -185,7 +188,7 @@ def place(path: str) -> str:
         path = "/sys/class/kfd/kfd" + path[len(_KFD) :]
     elif ":" in path:
         path = _MEMBER.sub(rf"{_PCI}/\1", path)
-    return _HWMON.sub("/hwmon/hwmon*", path)
+    return path if path.startswith("/sys/class/hwmon/") else _HWMON.sub("/hwmon/hwmon*", path)
 
 
 class Lookup(Walk):
