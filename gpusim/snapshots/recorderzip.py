@@ -38,7 +38,16 @@ MODULES = (
 )
 """Everything the recorder imports; `tests/gpusim/test_record.py` starts it alone."""
 
-_MAIN = "import sys\n\nfrom gpusim.snapshots.recorder import main\n\nsys.exit(main())\n"
+_MAIN = """\
+import sys
+
+if sys.version_info < (3, 9):
+    sys.exit("gpusim-record: needs Python 3.9 or newer, this is %d.%d" % sys.version_info[:2])
+
+from gpusim.snapshots.recorder import main
+
+sys.exit(main())
+"""
 _WHEN = (1980, 1, 1, 0, 0, 0)  # the zero of zip files
 
 
