@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,7 @@ SCORES = {
 }
 
 
+@cache
 def judged(snapshots: Path, name: str) -> Verdict:
     with opened(str(snapshots / name)) as source:
         return verify(source, name)
@@ -79,6 +82,18 @@ def test_facts_are_those_of_the_captures_provenance(
 ) -> None:
     gpu = judged(snapshots, name).inferred.spec.gpus[0]
     assert {key: getattr(gpu, key) for key in facts} == facts
+
+
+@pytest.mark.snapshots
+@pytest.mark.parametrize(("name", "mode"), [("mi300x-8gpu-cpx", "DPX"), ("mi355x-8gpu-spx-6.8", "QPX")])
+def test_another_mode_of_a_captured_node_is_a_different_valid_tree(
+    name: str, mode: str, snapshots: Path
+) -> None:
+    spec = judged(snapshots, name).inferred.spec
+    machine = Machine(replace(spec, gpus=tuple(replace(g, mode=mode, boot_mode=None) for g in spec.gpus)))
+    parts = {"DPX": 2, "QPX": 4}[mode]
+    assert len(list(machine.driver.topology.gpu_nodes())) == parts * len(spec.gpus)
+    assert verify(machine).different == ()
 
 
 @pytest.mark.snapshots
