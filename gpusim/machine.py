@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpusim import hostfs
 from gpusim.allocation import Allocation
@@ -29,6 +30,9 @@ from gpusim.process import DeviceRules, Processes
 from gpusim.spec import NodeSpec
 from gpusim.tree import Caller, CharDev, Dir, Node, Tree
 from gpusim.view import Completed, View
+
+if TYPE_CHECKING:
+    from pyfakefs.fake_filesystem import FakeFilesystem
 
 __all__ = ["Allocation", "Completed", "Machine", "View"]
 
@@ -93,6 +97,16 @@ class Machine(Hardware):
         mounts = ("/sys", "/proc/sys") if readonly is True else tuple(readonly or ())
         namespace = None if cgroup is None else f"/{cgroup.strip('/')}"
         return View(self.tree, Caller(uid, tuple(gids), devices, mounts, namespace))
+
+    def install(self, fs: FakeFilesystem) -> None:
+        """Fill pyfakefs with this node, lazily: `gpusim.export.pyfakefs.install` says how far it goes.
+
+        Raises:
+            GpusimError: `fs` has a /sys, /proc or /dev already.
+        """
+        from gpusim.export.pyfakefs import install
+
+        install(self, fs)
 
     # Names only the kernel or a runtime makes
 
