@@ -177,7 +177,7 @@ def _nodes(
     several = mixed and len(products) > 1 and draw(_rarely())
     common: dict[str, Any] = {} if mixed else draw(_modes(product, (kernel, driver), modes))
     pool = products if several else (product,)
-    special = {"usual": product, "release": (kernel, driver), "modes": modes if mixed else ()}
+    special: dict[str, Any] = {"usual": product, "release": (kernel, driver), "modes": modes if mixed else ()}
     each = st.sampled_from(pool).flatmap(lambda mine: _gpu(product=mine, numa=numa, odd=odd, **special))
     gpus = draw(st.lists(each, min_size=sizes[0], max_size=sizes[1]))
     if common:

@@ -1,0 +1,383 @@
+"""A state machine that walks a simulated node: switches, hot-plug, processes, memory, faults, forks.
+
+What the node must answer is kept here in a few plain values, apart from the simulator's own state; the
+invariants ask through files, as a plugin does. Sources of the rules: kernel.md 1.4, 2.1, 6 and 7.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gpusim.amd.partition import MODES
+from gpusim.amd.products import PRODUCTS
+from gpusim.machine import Allocation, Machine
+from gpusim.process import Handle
+from gpusim.spec import NodeSpec
+from gpusim.testing.machines.broken import Broken, ensure
+from gpusim.testing.strategies import nodes
+from gpusim.testing.trace import Recorder
+
+KFD = "/sys/class/kfd/kfd/topology"
+_PCI = "/sys/bus/pci/devices"
+_GPU = st.integers(0, 7)
+_MIB = 1 << 20
+_NO_MEMORY = (errno.ENOMEM, errno.ENODEV, errno.EBADF, errno.EINVAL)
+"""Full; no such partition; nothing open; the GPU came after the process had opened KFD."""
+_NAME = re.compile(r"(?:card|renderD)\d+")
+
+
+@dataclass(slots=True)
+class Expected:
+    """What the machine must know of one GPU."""
+
+    mode: str
+    driven: bool = True
+    """amdgpu took it at boot; under some releases it cannot."""
+    present: bool = True
+    hung: bool = False
+    base: int = 0
+    """Bytes in use without any allocation of ours."""
+    simds: int = 0
+    """SIMDs of all its KFD nodes together, whatever the mode."""
+
+
+@lru_cache(maxsize=4096)
+def _facts(text: bytes) -> Mapping[str, int]:
+    """A KFD properties file."""
+    return {key: int(value) for key, value in (line.split(" ") for line in text.decode().splitlines())}
+
+
+@dataclass(slots=True)
+class _Saved:
+    """A fork, and how it read when it was made."""
+
+    machine: Any
+    read: dict[str, bytes] = field(default_factory=dict)
+
+
+class NodeMachine(RuleBasedStateMachine):
+    """A node under a random history; subclass it to add rules, or to put another machine in its place.
+
+    =============================== =================================================================
+    invariant                       holds when
+    =============================== =================================================================
+    ``kfd-nodes-without-holes``     KFD nodes are numbered 0, 1, … without a gap
+    ``partitions-once``             no two KFD nodes share a render minor or a gpu_id
+    ``partitions-make-the-gpu``     a GPU has as many KFD nodes as its mode says, with all its SIMDs
+    ``listed-partitions-open``      the render node of every KFD node opens (EIO while the GPU hangs)
+    ``mode-as-written``             current_compute_partition reads as the last mode that was accepted
+    ``refusal-changes-nothing``     a refused switch leaves KFD's generation and every mode as it was
+    ``busy-gpu-keeps-its-mode``     a switch to another mode is EBUSY while a process holds /dev/kfd
+    ``gone-gpu-is-gone``            an unplugged GPU has no PCI directory, a plugged one has
+    ``dev-as-sysfs``                /dev/dri has the nodes that /sys/class/drm lists
+    ``generation-goes-on``          generation_id never goes back, and moves when KFD's nodes change
+    ``vram-used-is-what-is-held``   mem_info_vram_used is what was in use at boot plus the live allocations
+    ``fork-reads-alike``            a fork reads as its original
+    ``fork-stays``                  … and still does when the original has gone on
+    =============================== =================================================================
+
+    A failing run notes its trace, for ``gpusim replay``.
+    """
+
+    nodes: ClassVar[st.SearchStrategy[NodeSpec]] = nodes(max_gpus=3, sriov=False, odd=False)
+    """Where histories begin."""
+    make: ClassVar[Any] = Machine
+    """Called with a `NodeSpec`; gives the machine."""
+    forks: ClassVar[bool] = True
+    """Whether the history forks."""
+
+    node: Recorder
+    """Actions go through it, so that they are in the trace; what is only read need not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gpus: dict[str, Expected] = {}
+        self.handles: list[Handle] = []
+        self.memory: list[tuple[str, Allocation]] = []
+        self.saved: _Saved | None = None
+        self._checked = (-1, b"")
+
+    @initialize(spec=st.runner().flatmap(lambda self: self.nodes))
+    def boot(self, spec: NodeSpec) -> None:
+        """The node starts."""
+        self.spec = spec
+        self.node = Recorder(spec, machine=type(self).make(spec))
+        self.machine = self.node.machine
+        for gpu in spec.gpus:
+            seen = self.gpus[gpu.bdf] = Expected(gpu.mode, driven=self._driven(gpu.bdf))
+            if not seen.driven:
+                continue
+            seen.base = self._vram(gpu.bdf)
+            seen.simds = sum(facts["simd_count"] for facts in self._kfd_of(gpu.bdf))
+
+    def bdf(self, place: int) -> str:
+        """Address of a GPU by its place, modulo how many there are."""
+        return self.spec.gpus[place % len(self.spec.gpus)].bdf
+
+    # Rules
+
+    @rule(gpu=_GPU, mode=st.sampled_from((*MODES, "no", "")))
+    def switch(self, gpu: int, mode: str) -> None:
+        """Somebody writes a mode."""
+        bdf = self.bdf(gpu)
+        seen, before = self.gpus[bdf], self._modes()
+        try:
+            self.node.switch(bdf, mode)
+        except OSError as error:
+            after = self._modes()
+            name = errno.errorcode.get(error.errno or 0, "?")
+            why = f"{mode!r} for {bdf} was refused with {name}; before {before}, after {after}"
+            ensure(after == before, "refusal-changes-nothing", why)
+        else:
+            why = f"{bdf} went from {seen.mode} to {mode} while a process holds /dev/kfd"
+            busy = any(handle.path == "/dev/kfd" for handle in self.handles)
+            ensure(not busy or seen.mode == mode[:3].upper(), "busy-gpu-keeps-its-mode", why)
+            seen.mode = mode[:3].upper()
+
+    @rule(gpu=_GPU)
+    def unplug_or_plug(self, gpu: int) -> None:
+        """A GPU is pulled out, or put back in."""
+        bdf = self.bdf(gpu)
+        seen = self.gpus[bdf]
+        if seen.present:
+            self.node.remove(bdf)
+            self.memory = [entry for entry in self.memory if entry[0] != bdf]
+        else:
+            self.node.add(bdf)
+            # Under older releases numbers run out by plugging alone (kernel.md 2.6): the probe fails then.
+            seen.driven = self._driven(bdf)
+            seen.mode = self._mode(bdf) or "SPX"
+            seen.hung = False
+        seen.present = not seen.present
+
+    @rule(gpu=_GPU)
+    def hold(self, gpu: int) -> None:
+        """A process starts and opens /dev/kfd."""
+        if "kfd" in self.machine.list("/dev"):
+            self.handles.append(self.node.open("/dev/kfd", self.node.process()))
+
+    @precondition(lambda self: self.handles)
+    @rule(number=_GPU)
+    def end(self, number: int) -> None:
+        """A process exits."""
+        handle = self.handles.pop(number % len(self.handles))
+        self.node.exit(self.machine.processes.get(handle.pid))
+        self.memory = [entry for entry in self.memory if entry[1].pid != handle.pid]
+
+    @precondition(lambda self: self.handles)
+    @rule(gpu=_GPU, number=_GPU, mib=st.integers(1, 64))
+    def allocate(self, gpu: int, number: int, mib: int) -> None:
+        """A process takes memory of a GPU."""
+        bdf, handle = self.bdf(gpu), self.handles[number % len(self.handles)]
+        if self.gpus[bdf].present and self.gpus[bdf].driven:
+            process = self.machine.processes.get(handle.pid)
+            try:
+                made = self.node.allocate_vram(process, bdf, mib * _MIB)
+            except OSError as error:
+                if error.errno not in _NO_MEMORY:
+                    raise
+            else:
+                self.memory.append((bdf, made))
+
+    @precondition(lambda self: self.memory)
+    @rule(number=_GPU)
+    def free(self, number: int) -> None:
+        """A process gives memory back."""
+        _, made = self.memory.pop(number % len(self.memory))
+        self.node.free(made)
+
+    @rule(gpu=_GPU)
+    def hang_or_recover(self, gpu: int) -> None:
+        """A GPU stops answering, or answers again."""
+        bdf = self.bdf(gpu)
+        seen = self.gpus[bdf]
+        if seen.present and seen.driven:
+            (self.node.recover if seen.hung else self.node.hang)(bdf)
+            seen.hung = not seen.hung
+
+    @precondition(lambda self: self.forks)
+    @rule()
+    def fork(self) -> None:
+        """The history goes on on a fork; the original stays behind."""
+        self._look_back()
+        self.saved = _Saved(self.machine, self._glance(self.machine))
+        self.node = self.node.fork()
+        self.machine = self.node.machine
+        now = self._glance(self.machine)
+        differ = [path for path, text in self.saved.read.items() if now.get(path) != text]
+        ensure(now == self.saved.read, "fork-reads-alike", f"a fork reads otherwise: {differ}")
+        self.handles = [self.machine.processes.handle(handle.number) for handle in self.handles]
+        self.memory = [(bdf, self.machine.vram.get(made.number)) for bdf, made in self.memory]
+
+    def teardown(self) -> None:
+        """After the history: the fork left behind, and the trace if something broke."""
+        if sys.exc_info()[1] is not None:
+            if hasattr(self, "node"):
+                note("trace, for `gpusim replay FILE`:\n" + self.node.text())
+            return
+        try:
+            self._look_back()
+        except Broken:
+            note("trace, for `gpusim replay FILE`:\n" + self.node.text())
+            raise
+
+    # Invariants
+
+    @invariant()
+    def node_is_sound(self) -> None:
+        """All invariants: one line a step in a counter-example."""
+        self.kfd_is_sound()
+        self.modes_are_as_written()
+        self.memory_is_what_is_held()
+
+    def kfd_is_sound(self) -> None:
+        """KFD's nodes, looked at whenever they or the GPUs' health may have changed."""
+        if not self.gpus or not self._moved():
+            return
+        names = sorted(self.machine.list(f"{KFD}/nodes"), key=int)
+        ensure(names == [str(n) for n in range(len(names))], "kfd-nodes-without-holes", f"nodes {names}")
+        found = [self._node(name) for name in names]
+        gpus = [(name, facts) for name, facts in zip(names, found, strict=True) if facts["simd_count"]]
+        minors = [facts["drm_render_minor"] for _, facts in gpus]
+        ensure(len(set(minors)) == len(minors), "partitions-once", f"render minors of KFD nodes: {minors}")
+        ids = [self.machine.read(f"{KFD}/nodes/{name}/gpu_id") for name, _ in gpus]
+        ensure(len(set(ids)) == len(ids), "partitions-once", f"gpu_ids of KFD nodes: {ids}")
+        for spec in self.spec.gpus:
+            seen, mine = self.gpus[spec.bdf], self._mine(spec.bdf, [facts for _, facts in gpus])
+            ways = PRODUCTS[spec.product].partitions(seen.mode) if seen.present and seen.driven else 0
+            simds = sum(facts["simd_count"] for facts in mine)
+            ensure(
+                len(mine) == ways and simds == (seen.simds if ways else 0),
+                "partitions-make-the-gpu",
+                f"{spec.bdf} in {seen.mode}: {len(mine)} KFD nodes with {simds} of {seen.simds} SIMDs",
+            )
+            for facts in mine:
+                self._opens(facts["drm_render_minor"], seen)
+
+    def modes_are_as_written(self) -> None:
+        """Each GPU's own files."""
+        for bdf, seen in self.gpus.items():
+            mode = self._mode(bdf)
+            if mode is None:
+                there = bdf in self.machine.list(_PCI)
+                why = f"{bdf}: expected {seen.present}, listed {there}"
+                ensure(there == seen.present, "gone-gpu-is-gone", why)
+                continue
+            ensure(seen.present, "gone-gpu-is-gone", f"{bdf} was unplugged and still has files")
+            if not seen.hung:
+                ensure(mode == seen.mode, "mode-as-written", f"{bdf} says {mode}; accepted was {seen.mode}")
+
+    def memory_is_what_is_held(self) -> None:
+        """Bytes in use, by files, against a recount."""
+        for bdf, seen in self.gpus.items():
+            if seen.present and seen.driven and not seen.hung:
+                held = sum(made.bytes for where, made in self.memory if where == bdf and made.place == "vram")
+                used = self._vram(bdf)
+                why = f"{bdf} says {used} bytes; {seen.base} at boot and {held} held are {seen.base + held}"
+                ensure(used == seen.base + held, "vram-used-is-what-is-held", why)
+
+    # Looking
+
+    def _moved(self) -> bool:
+        """Whether KFD or the health of a GPU may differ from what was checked last."""
+        generation = int(self.machine.read(f"{KFD}/generation_id"))
+        listed = " ".join(self.machine.list(f"{KFD}/nodes")).encode()
+        was, names = self._checked
+        ensure(generation >= was, "generation-goes-on", f"generation_id went from {was} to {generation}")
+        ensure(
+            listed == names or generation != was,
+            "generation-goes-on",
+            f"KFD's nodes changed and generation_id is {generation} as before",
+        )
+        state = repr([(seen.mode, seen.present, seen.hung) for seen in self.gpus.values()])
+        moved = (generation, listed) != self._checked or state != getattr(self, "_state", None)
+        self._checked, self._state = (generation, listed), state
+        if moved:
+            self._devices_agree()
+        return moved
+
+    def _devices_agree(self) -> None:
+        shown = {name for name in self.machine.list("/sys/class/drm") if _NAME.fullmatch(name)}
+        try:
+            made = {name for name in self.machine.list("/dev/dri") if _NAME.fullmatch(name)}
+        except FileNotFoundError:
+            made = set()
+        ensure(made == shown, "dev-as-sysfs", f"only in one of /dev/dri and sysfs: {sorted(made ^ shown)}")
+
+    def _opens(self, minor: int, seen: Expected) -> None:
+        try:
+            self.machine.probe(f"/dev/dri/renderD{minor}")
+        except OSError as error:
+            hangs = seen.hung and error.errno == errno.EIO
+            name = errno.errorcode.get(error.errno or 0, "?")
+            ensure(hangs, "listed-partitions-open", f"KFD lists renderD{minor}; opening it is {name}")
+
+    def _node(self, name: str) -> Mapping[str, int]:
+        return _facts(self.machine.read(f"{KFD}/nodes/{name}/properties"))
+
+    def _kfd_of(self, bdf: str) -> list[Mapping[str, int]]:
+        found = [self._node(name) for name in self.machine.list(f"{KFD}/nodes")]
+        return self._mine(bdf, [facts for facts in found if facts["simd_count"]])
+
+    def _mine(self, bdf: str, found: list[Mapping[str, int]]) -> list[Mapping[str, int]]:
+        """The KFD nodes of a GPU, by domain, bus and device (decision 3)."""
+        domain, bus, rest = bdf.split(":")
+        location = int(bus, 16) << 8 | int(rest.split(".")[0], 16) << 3
+        return [
+            facts
+            for facts in found
+            if facts["location_id"] & ~7 == location and facts.get("domain", 0) == int(domain, 16)
+        ]
+
+    def _modes(self) -> list[bytes]:
+        found = [self.machine.read(f"{KFD}/generation_id")]
+        for bdf in self.gpus:
+            try:
+                found.append(self.machine.read(f"{_PCI}/{bdf}/current_compute_partition"))
+            except OSError as error:
+                found.append(errno.errorcode.get(error.errno or 0, "?").encode())
+        return found
+
+    def _mode(self, bdf: str) -> str | None:
+        """As the file says; None: there is none, the GPU is gone, not driven, or cannot be partitioned."""
+        try:
+            return str(self.machine.read(f"{_PCI}/{bdf}/current_compute_partition").decode().strip())
+        except FileNotFoundError:
+            return None
+
+    def _driven(self, bdf: str) -> bool:
+        return "mem_info_vram_used" in self.machine.list(f"{_PCI}/{bdf}")
+
+    def _vram(self, bdf: str) -> int:
+        return int(self.machine.read(f"{_PCI}/{bdf}/mem_info_vram_used"))
+
+    def _glance(self, machine: Any) -> dict[str, bytes]:
+        """A few files that together tell the state."""
+        paths = [f"{KFD}/generation_id", f"{KFD}/nodes"]
+        for bdf in self.gpus:
+            paths += [f"{_PCI}/{bdf}/current_compute_partition", f"{_PCI}/{bdf}/mem_info_vram_used"]
+        found = {}
+        for path in paths:
+            try:
+                found[path] = (
+                    " ".join(machine.list(path)).encode() if path.endswith("/nodes") else machine.read(path)
+                )
+            except OSError as error:
+                found[path] = errno.errorcode.get(error.errno or 0, "?").encode()
+        return found
+
+    def _look_back(self) -> None:
+        if self.saved is not None:
+            now = self._glance(self.saved.machine)
+            differ = [path for path, text in self.saved.read.items() if now.get(path) != text]
+            ensure(not differ, "fork-stays", f"the original of a fork reads otherwise now: {differ}")
