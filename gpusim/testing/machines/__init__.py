@@ -15,8 +15,8 @@ from gpusim.testing.build import BUSES, NUMA, node
 if TYPE_CHECKING:
     from gpusim.testing.machines.broken import Broken
     from gpusim.testing.machines.ledger import DmemLedger, Ledger, LedgerMachine, ToyLedger
-    from gpusim.testing.machines.node import NodeMachine
     from gpusim.testing.machines.plugin import Allocator, Device, PluginMachine, Request, Share
+    from gpusim.testing.machines.walk import NodeMachine
 
 __all__ = [
     "BUSES",
@@ -38,7 +38,7 @@ __all__ = [
 _HOMES = {
     "broken": ("Broken",),
     "ledger": ("DmemLedger", "Ledger", "LedgerMachine", "ToyLedger"),
-    "node": ("NodeMachine",),
+    "walk": ("NodeMachine",),
     "plugin": ("Allocator", "Device", "PluginMachine", "Request", "Share"),
 }
 _HOME = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
