@@ -21,7 +21,7 @@ Loading is one ``json.loads`` and one pass over the names (performance.md, "Load
 from __future__ import annotations
 
 import contextlib
-import errno
+import gc
 import json
 import os
 import tempfile
@@ -31,7 +31,21 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple, Union
 
-from gpusim.errors import GpusimError
+from gpusim.snapshots.shape import PackError, checked
+
+__all__ = [
+    "Capture",
+    "Command",
+    "Entry",
+    "Kind",
+    "PackError",
+    "capture",
+    "dumps",
+    "is_pack",
+    "loads",
+    "read",
+    "write",
+]
 
 MAGIC = b"gpusim-pack "
 VERSION = 1
@@ -42,10 +56,6 @@ DIRECTORY_MODE = 0o755
 FILE_MODE = 0o444
 
 Json = Union[str, int, list[Any], dict[str, Any]]
-
-
-class PackError(GpusimError):
-    """No pack, a damaged one, or one of a newer version."""
 
 
 class Kind(Enum):
@@ -133,7 +143,7 @@ def capture(
                 tree["/"] = entry.mode
             continue
         where[names[-1]] = encoded(entry)
-    _checked(tree)
+    checked(tree)
     return Capture(tree, dict(about or {}), tuple(commands))
 
 
@@ -210,11 +220,24 @@ def loads(data: bytes, name: str = "the pack") -> Capture:
             raise PackError(f"{name}: unfolds to more than {MAX_BYTES >> 20} MiB; it is no capture of a node")
         if not unzip.eof:
             raise PackError(f"{name}: is cut short")
-        return from_json(json.loads(body))
+        with _uncollected():
+            return from_json(json.loads(body))
     except (zlib.error, ValueError, RecursionError) as error:
         raise PackError(f"{name}: is damaged: {error}") from None
     except PackError as error:
         raise error if str(error).startswith(name) else PackError(f"{name}: is damaged: {error}") from None
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Thousands of new dicts without a cycle among them: searching for one would double the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def known_version(version: int, name: str) -> None:
@@ -251,7 +274,7 @@ def from_json(value: Any) -> Capture:
     about = value.get("about", {})
     if not isinstance(about, dict):
         raise PackError("what it is about is no object")
-    _checked(value["tree"])
+    checked(value["tree"])
     return Capture(value["tree"], about, commands_from_json(value.get("commands", [])))
 
 
@@ -308,72 +331,6 @@ def write(recorded: Capture, path: str | os.PathLike[str]) -> int:
             Path(part).unlink()
         raise
     return len(data)
-
-
-# ------------------------------------------------------------------ what a pack may hold
-
-_SHAPES: dict[str, tuple[type, ...]] = {
-    "f": (int, str),
-    "e": (int, str),
-    "d": (int, str),
-    "l": (str,),
-    "c": (int, int, int),
-    "o": (int,),
-}
-
-
-def _checked(tree: dict[str, Any]) -> None:
-    """Refuse names that would lead out of a directory, and nodes of no known form.
-
-    Raises:
-        PackError: which and why.
-    """
-    good: set[str] = set()
-    todo: list[dict[str, Any]] = [tree]
-    while todo:
-        directory = todo.pop()
-        for name, node in directory.items():
-            if name not in good:
-                if name == "/":
-                    _check_mode(node)
-                    continue
-                _check_name(name)
-                good.add(name)
-            kind = type(node)
-            if kind is str:
-                continue
-            if kind is dict:
-                todo.append(node)
-            else:
-                _check_list(name, node)
-
-
-def _check_name(name: str) -> None:
-    if "/" in name or "\0" in name or name in ("", ".", ".."):
-        raise PackError(f"{name!r} is no file name")
-    _bytes(name)
-
-
-def _check_mode(mode: Any) -> None:
-    if type(mode) is not int or not 0 <= mode <= 0o7777:
-        raise PackError(f"{mode!r} is no file mode")
-
-
-def _check_list(name: str, node: Any) -> None:
-    shape = _SHAPES.get(node[0]) if isinstance(node, list) and node and isinstance(node[0], str) else None
-    if shape is None or tuple(map(type, node[1:])) != shape:
-        raise PackError(f"{name!r} has an entry of no known form")
-    tag = node[0]
-    if tag == "l":
-        if not node[1] or "\0" in node[1] or len(node[1]) > 4095:  # PATH_MAX
-            raise PackError(f"{name!r} is a link with an impossible target")
-        _bytes(node[1])
-        return
-    _check_mode(node[1])
-    if tag in "ed" and not hasattr(errno, node[2]):
-        raise PackError(f"{name!r} has an errno of no known name")
-    if tag == "c" and not (0 <= node[2] < 1 << 12 and 0 <= node[3] < 1 << 20):  # dev_t of Linux
-        raise PackError(f"{name!r} has an impossible device number")
 
 
 def _text(data: bytes) -> str:

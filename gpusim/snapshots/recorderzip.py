@@ -33,6 +33,7 @@ MODULES = (
             "record",
             "recorder",
             "scrub",
+            "shape",
         )
     ),
 )

@@ -58,7 +58,8 @@ def test_one_value_is_one_placeholder_in_every_spelling() -> None:
                 f"{PCI}/unique_id": f"{SERIAL:016x}\n",
                 f"{KFD}/2/properties": f"simd_count 256\nunique_id {SERIAL}\nhive_id 0\n",
                 f"{KFD}/3/properties": f"simd_count 256\nunique_id {SERIAL}\n",
-                "/opt/notes": f"GPU-{SERIAL:016x} {uuid} {partition_id(uuid, 3)} 0x{SERIAL:X}\n{uuid.upper()}\n",
+                "/opt/notes": f"GPU-{SERIAL:016x} {uuid} {partition_id(uuid, 3)}\n",
+                "/opt/shouted": f"{SERIAL:X} {uuid.upper()}\n",
             }
         )
     )
@@ -71,7 +72,8 @@ def test_one_value_is_one_placeholder_in_every_spelling() -> None:
     assert "simd_count 256\n" in found[f"{KFD}/2/properties"]
     assert "hive_id 0\n" in found[f"{KFD}/2/properties"]
     made = smi_uuid(new, DEVICE)
-    assert found["/opt/notes"] == f"GPU-{new:016x} {made} {partition_id(made, 3)} 0x{new:X}\n{made.upper()}\n"
+    assert found["/opt/notes"] == f"GPU-{new:016x} {made} {partition_id(made, 3)}\n"
+    assert found["/opt/shouted"] == f"{new:X} {made.upper()}\n"
 
 
 def test_absent_zero_and_unreadable_values_stay_so() -> None:

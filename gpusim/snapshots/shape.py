@@ -1,0 +1,85 @@
+"""What a pack may hold: the check that everything read from one has passed.
+
+Names that would lead out of a directory, nodes of no known form, impossible modes, numbers, targets and
+errnos are refused here, once, so that nobody behind needs to look again. The forms are told in `pack`.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from gpusim.errors import GpusimError
+
+
+class PackError(GpusimError):
+    """No pack, a damaged one, or one of a newer version."""
+
+
+_SHAPES: dict[str, tuple[type, ...]] = {
+    "f": (int, str),
+    "e": (int, str),
+    "d": (int, str),
+    "l": (str,),
+    "c": (int, int, int),
+    "o": (int,),
+}
+
+
+def checked(tree: dict[str, Any]) -> None:
+    """Refuse names that would lead out of a directory, and nodes of no known form.
+
+    Raises:
+        PackError: which and why.
+    """
+    good: set[str] = set()
+    todo: list[dict[str, Any]] = [tree]
+    while todo:
+        directory = todo.pop()
+        for name, node in directory.items():
+            if name not in good:
+                if name == "/":
+                    _check_mode(node)
+                    continue
+                _check_name(name)
+                good.add(name)
+            kind = type(node)
+            if kind is str:
+                continue
+            if kind is dict:
+                todo.append(node)
+            else:
+                _check_list(name, node)
+
+
+def _check_name(name: str) -> None:
+    if "/" in name or "\0" in name or name in ("", ".", ".."):
+        raise PackError(f"{name!r} is no file name")
+    _bytes(name)
+
+
+def _check_mode(mode: Any) -> None:
+    if type(mode) is not int or not 0 <= mode <= 0o7777:
+        raise PackError(f"{mode!r} is no file mode")
+
+
+def _check_list(name: str, node: Any) -> None:
+    shape = _SHAPES.get(node[0]) if isinstance(node, list) and node and isinstance(node[0], str) else None
+    if shape is None or tuple(map(type, node[1:])) != shape:
+        raise PackError(f"{name!r} has an entry of no known form")
+    tag = node[0]
+    if tag == "l":
+        if not node[1] or "\0" in node[1] or len(node[1]) > 4095:  # PATH_MAX
+            raise PackError(f"{name!r} is a link with an impossible target")
+        _bytes(node[1])
+        return
+    _check_mode(node[1])
+    if tag in "ed" and not hasattr(errno, node[2]):
+        raise PackError(f"{name!r} has an errno of no known name")
+    if tag == "c" and not (0 <= node[2] < 1 << 12 and 0 <= node[3] < 1 << 20):  # dev_t of Linux
+        raise PackError(f"{name!r} has an impossible device number")
+
+
+def _bytes(text: str) -> bytes:
+    """A name or target as Linux has it; ValueError (UnicodeEncodeError) when no bytes decode to it."""
+    return text.encode("utf-8", "surrogateescape")
