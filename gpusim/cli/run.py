@@ -16,7 +16,7 @@ def add_commands(commands: Any) -> None:
         description="Run CMD unmodified in a mount namespace of its own, where /sys/class/kfd, "
         "/sys/class/drm, /sys/module/amdgpu, /sys/devices, /sys/bus/pci, /sys/fs/cgroup, /dev/dri and "
         "/dev/kfd are the node's, live. Nothing of it is seen outside. The exit status is CMD's. Needs root, "
-        "or user namespaces and a /dev/fuse that is open to this user. CPUs, disks and network stay the host's.",
+        "or user namespaces and a /dev/fuse open to this user. CPUs, disks and network stay the host's.",
         examples="  gpusim run mi355x/qpx-6.14 -- ls -l /sys/class/kfd/kfd/topology/nodes\n"
         "  gpusim run unix:/tmp/node.sock -- amd-device-plugin -root / -dry_run",
     )

@@ -7,7 +7,7 @@ and a switched GPU shows at the next look. What pyfakefs 6.3 cannot say differen
   *write* comes where Python hands the bytes over: at the open when it truncates, else at flush or close.
 * A device node is a regular file. Opening it asks the driver (ENODEV, …) but does not hold it: use
   `Machine.process` and `Machine.open` for what must be busy.
-* A cgroup can be made; its rmdir answers ENOTEMPTY, because pyfakefs sees the files in it. Use `Machine.rmdir`.
+* A cgroup can be made; its rmdir answers ENOTEMPTY, as pyfakefs sees the files in it: use `Machine.rmdir`.
 * What is not the kernel's (/etc, /run, …) is copied once and lives in pyfakefs alone.
 
 `FakeFile.byte_contents`, `.set_contents` and `FakeDirectory.entries` are overridden (libraries.md).
