@@ -19,5 +19,6 @@ class Broken(AssertionError):  # noqa: N818 - an assertion that failed, by name
 
 def ensure(holds: bool, invariant: str, why: str) -> None:
     """Raise `Broken` unless it holds."""
+    __tracebackhide__ = True  # pytest shows who asked
     if not holds:
         raise Broken(invariant, why)

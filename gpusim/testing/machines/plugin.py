@@ -73,9 +73,10 @@ def devices_of(spec: NodeSpec) -> list[Device]:
     return found
 
 
-def _devices(memory: st.SearchStrategy[int], cus: st.SearchStrategy[int]) -> st.SearchStrategy[list[Device]]:
-    pairs = st.lists(st.tuples(memory, cus), min_size=1, max_size=4)
-    return pairs.map(lambda each: [Device(f"gpu-{n}", *pair) for n, pair in enumerate(each)])
+@st.composite  # not a map: a counter-example then shows the devices themselves
+def _devices(draw: st.DrawFn, memory: st.SearchStrategy[int], cus: st.SearchStrategy[int]) -> list[Device]:
+    pairs = draw(st.lists(st.tuples(memory, cus), min_size=1, max_size=4))
+    return [Device(f"gpu-{n}", *pair) for n, pair in enumerate(pairs)]
 
 
 def _of(name: str) -> st.SearchStrategy[Any]:
