@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from gpusim.amd.partition import MODES
 from gpusim.amd.products import PRODUCTS
 from gpusim.machine import Allocation, Machine
 from gpusim.process import Handle
-from gpusim.spec import NodeSpec
+from gpusim.spec import GpuSpec, NodeSpec
 from gpusim.testing.machines.broken import Broken, ensure
 from gpusim.testing.strategies import nodes
 from gpusim.testing.trace import Recorder
@@ -57,6 +57,17 @@ def _facts(text: bytes) -> Mapping[str, int]:
     return {key: int(value) for key, value in (line.split(" ") for line in text.decode().splitlines())}
 
 
+def _place(bdf: str) -> tuple[int, int]:
+    """Domain and location of a PCI address, function left out."""
+    domain, bus, rest = bdf.split(":")
+    return int(domain, 16), int(bus, 16) << 8 | int(rest.split(".")[0], 16) << 3
+
+
+def _where(facts: Mapping[str, int]) -> tuple[int, int]:
+    """The same of a KFD node (decision 3); old kernels do not print the domain, which is 0 then."""
+    return facts.get("domain", 0), facts["location_id"] & ~7
+
+
 @dataclass(slots=True)
 class _Saved:
     """A fork, and how it read when it was made."""
@@ -76,7 +87,7 @@ class NodeMachine(RuleBasedStateMachine):
     ``partitions-make-the-gpu``     a GPU has as many KFD nodes as its mode says, with all its SIMDs
     ``listed-partitions-open``      the render node of every KFD node opens (EIO while the GPU hangs)
     ``mode-as-written``             current_compute_partition reads as the last mode that was accepted
-    ``refusal-changes-nothing``     a refused switch leaves KFD's generation and every mode as it was
+    ``refusal-changes-nothing``     a refused switch leaves KFD's generation and the mode as it was
     ``busy-gpu-keeps-its-mode``     a switch to another mode is EBUSY while a process holds /dev/kfd
     ``gone-gpu-is-gone``            an unplugged GPU has no PCI directory, a plugged one has
     ``dev-as-sysfs``                /dev/dri has the nodes that /sys/class/drm lists
@@ -86,7 +97,8 @@ class NodeMachine(RuleBasedStateMachine):
     ``fork-stays``                  … and still does when the original has gone on
     =============================== =================================================================
 
-    A failing run notes its trace, for ``gpusim replay``.
+    After a step the GPU it touched and one other are looked at, and what KFD lists anew; after the history,
+    everything is. A failing run notes its trace, for ``gpusim replay``.
     """
 
     nodes: ClassVar[st.SearchStrategy[NodeSpec]] = nodes(max_gpus=3, sriov=False, odd=False)
@@ -105,7 +117,11 @@ class NodeMachine(RuleBasedStateMachine):
         self.handles: list[Handle] = []
         self.memory: list[tuple[str, Allocation]] = []
         self.saved: _Saved | None = None
-        self._checked = (-1, b"")
+        self._turn = 0
+        self._touched: list[str] = []
+        self._checked: tuple[int, list[str]] = (-1, [])
+        self._state: list[tuple[bool, bool]] = []
+        self._known: dict[bytes, Mapping[str, int]] = {}
 
     @initialize(spec=st.runner().flatmap(lambda self: self.nodes))
     def boot(self, spec: NodeSpec) -> None:
@@ -113,16 +129,22 @@ class NodeMachine(RuleBasedStateMachine):
         self.spec = spec
         self.node = Recorder(spec, machine=type(self).make(spec))
         self.machine = self.node.machine
+        facts = [self._node(name) for name in self.machine.list(f"{KFD}/nodes")]
+        listed = self._by_gpu([found for found in facts if found["simd_count"]])
         for gpu in spec.gpus:
-            seen = self.gpus[gpu.bdf] = Expected(gpu.mode, driven=self._driven(gpu.bdf))
-            if not seen.driven:
-                continue
-            seen.base = self._vram(gpu.bdf)
-            seen.simds = sum(facts["simd_count"] for facts in self._kfd_of(gpu.bdf))
+            mine = listed[gpu.bdf]
+            simds = sum(found["simd_count"] for found in mine)
+            self.gpus[gpu.bdf] = Expected(gpu.mode, bool(mine), base=self._base(gpu), simds=simds)
+
+    def _base(self, gpu: GpuSpec) -> int:
+        """Bytes that the node's description says are in use."""
+        return gpu.vram_used
 
     def bdf(self, place: int) -> str:
-        """Address of a GPU by its place, modulo how many there are."""
-        return self.spec.gpus[place % len(self.spec.gpus)].bdf
+        """Address of a GPU by its place, modulo how many there are; what the step touches."""
+        bdf = self.spec.gpus[place % len(self.spec.gpus)].bdf
+        self._touched.append(bdf)
+        return bdf
 
     # Rules
 
@@ -130,11 +152,11 @@ class NodeMachine(RuleBasedStateMachine):
     def switch(self, gpu: int, mode: str) -> None:
         """Somebody writes a mode."""
         bdf = self.bdf(gpu)
-        seen, before = self.gpus[bdf], self._modes()
+        seen, before = self.gpus[bdf], self._modes(bdf)
         try:
             self.node.switch(bdf, mode)
         except OSError as error:
-            after = self._modes()
+            after = self._modes(bdf)
             name = errno.errorcode.get(error.errno or 0, "?")
             why = f"{mode!r} for {bdf} was refused with {name}; before {before}, after {after}"
             ensure(after == before, "refusal-changes-nothing", why)
@@ -144,9 +166,11 @@ class NodeMachine(RuleBasedStateMachine):
             ensure(not busy or seen.mode == mode[:3].upper(), "busy-gpu-keeps-its-mode", why)
             seen.mode = mode[:3].upper()
 
-    @rule(gpu=_GPU)
-    def unplug_or_plug(self, gpu: int) -> None:
-        """A GPU is pulled out, or put back in."""
+    @rule(gpu=_GPU, chance=st.integers(0, 3))
+    def unplug_or_plug(self, gpu: int, chance: int) -> None:
+        """A GPU is pulled out, or put back in: one time in four, as it is the rarest thing."""
+        if chance:
+            return
         bdf = self.bdf(gpu)
         seen = self.gpus[bdf]
         if seen.present:
@@ -171,6 +195,7 @@ class NodeMachine(RuleBasedStateMachine):
     def end(self, number: int) -> None:
         """A process exits."""
         handle = self.handles.pop(number % len(self.handles))
+        self._touched += [bdf for bdf, made in self.memory if made.pid == handle.pid]
         self.node.exit(self.machine.processes.get(handle.pid))
         self.memory = [entry for entry in self.memory if entry[1].pid != handle.pid]
 
@@ -193,7 +218,8 @@ class NodeMachine(RuleBasedStateMachine):
     @rule(number=_GPU)
     def free(self, number: int) -> None:
         """A process gives memory back."""
-        _, made = self.memory.pop(number % len(self.memory))
+        bdf, made = self.memory.pop(number % len(self.memory))
+        self._touched.append(bdf)
         self.node.free(made)
 
     @rule(gpu=_GPU)
@@ -227,6 +253,7 @@ class NodeMachine(RuleBasedStateMachine):
             return
         try:
             self._look_back()
+            self.everything_is_sound()
         except Broken:
             note("trace, for `gpusim replay FILE`:\n" + self.node.text())
             raise
@@ -236,75 +263,91 @@ class NodeMachine(RuleBasedStateMachine):
     @invariant()
     def node_is_sound(self) -> None:
         """All invariants: one line a step in a counter-example."""
-        self.kfd_is_sound()
-        self.modes_are_as_written()
-        self.memory_is_what_is_held()
+        if self.gpus:
+            self._turn += 1
+            addresses = list(self.gpus)
+            looked_at = dict.fromkeys((*self._touched, addresses[self._turn % len(addresses)]))
+            known = {_place(bdf) for bdf in looked_at}
+            self._known = {n: facts for n, facts in self._known.items() if _where(facts) not in known}
+            self._touched.clear()
+            self.kfd_is_sound()
+            for bdf in looked_at:
+                self.gpu_is_sound(bdf)
 
-    def kfd_is_sound(self) -> None:
-        """KFD's nodes, looked at whenever they or the GPUs' health may have changed."""
-        if not self.gpus or not self._moved():
+    def everything_is_sound(self) -> None:
+        """After the history: all files of all GPUs and KFD nodes, nothing remembered."""
+        if self.gpus:
+            self._known.clear()
+            self._checked = (self._checked[0], [])
+            self._state = []
+            self.kfd_is_sound(over=True)
+            for bdf in self.gpus:
+                self.gpu_is_sound(bdf)
+
+    def kfd_is_sound(self, *, over: bool = False) -> None:
+        """KFD's nodes, where they or the GPUs' health may have changed."""
+        names, changed = self._listed(over=over)
+        state = [(seen.present, seen.hung) for seen in self.gpus.values()]
+        if not changed and state == self._state:
             return
-        names = sorted(self.machine.list(f"{KFD}/nodes"), key=int)
+        if [seen[:1] for seen in state] != [seen[:1] for seen in self._state]:
+            self._devices_agree()
+        self._state = state
         ensure(names == [str(n) for n in range(len(names))], "kfd-nodes-without-holes", f"nodes {names}")
-        found = [self._node(name) for name in names]
-        gpus = [(name, facts) for name, facts in zip(names, found, strict=True) if facts["simd_count"]]
-        minors = [facts["drm_render_minor"] for _, facts in gpus]
+        ids = {name: self.machine.read(f"{KFD}/nodes/{name}/gpu_id") for name in names}
+        gpus = {name: number for name, number in ids.items() if number != b"0\n"}
+        ensure(len(set(gpus.values())) == len(gpus), "partitions-once", f"gpu_ids of KFD nodes: {gpus}")
+        new = {number: self._node(name) for name, number in gpus.items() if number not in self._known}
+        self._known = {number: self._known.get(number) or new[number] for number in gpus.values()}
+        minors = [facts["drm_render_minor"] for facts in self._known.values()]
         ensure(len(set(minors)) == len(minors), "partitions-once", f"render minors of KFD nodes: {minors}")
-        ids = [self.machine.read(f"{KFD}/nodes/{name}/gpu_id") for name, _ in gpus]
-        ensure(len(set(ids)) == len(ids), "partitions-once", f"gpu_ids of KFD nodes: {ids}")
+        mine = self._by_gpu(list(self._known.values()))
         for spec in self.spec.gpus:
-            seen, mine = self.gpus[spec.bdf], self._mine(spec.bdf, [facts for _, facts in gpus])
-            ways = PRODUCTS[spec.product].partitions(seen.mode) if seen.present and seen.driven else 0
-            simds = sum(facts["simd_count"] for facts in mine)
-            ensure(
-                len(mine) == ways and simds == (seen.simds if ways else 0),
-                "partitions-make-the-gpu",
-                f"{spec.bdf} in {seen.mode}: {len(mine)} KFD nodes with {simds} of {seen.simds} SIMDs",
-            )
-            for facts in mine:
-                self._opens(facts["drm_render_minor"], seen)
+            self._is_whole(spec.product, spec.bdf, mine[spec.bdf])
+            for facts in mine[spec.bdf]:
+                if over or facts in new.values():
+                    self._opens(facts["drm_render_minor"], self.gpus[spec.bdf])
 
-    def modes_are_as_written(self) -> None:
-        """Each GPU's own files."""
-        for bdf, seen in self.gpus.items():
-            mode = self._mode(bdf)
-            if mode is None:
-                there = bdf in self.machine.list(_PCI)
-                why = f"{bdf}: expected {seen.present}, listed {there}"
-                ensure(there == seen.present, "gone-gpu-is-gone", why)
-                continue
+    def _is_whole(self, product: str, bdf: str, mine: list[Mapping[str, int]]) -> None:
+        seen = self.gpus[bdf]
+        ways = PRODUCTS[product].partitions(seen.mode) if seen.present and seen.driven else 0
+        simds = sum(facts["simd_count"] for facts in mine)
+        ensure(
+            len(mine) == ways and simds == (seen.simds if ways else 0),
+            "partitions-make-the-gpu",
+            f"{bdf} in {seen.mode}: {len(mine)} KFD nodes with {simds} of {seen.simds} SIMDs",
+        )
+
+    def gpu_is_sound(self, bdf: str) -> None:
+        """One GPU's own files: its mode, and the bytes in use against a recount."""
+        seen, mode = self.gpus[bdf], self._mode(bdf)
+        if mode is None:
+            there = bdf in self.machine.list(_PCI)
+            why = f"{bdf}: expected {seen.present}, listed {there}"
+            ensure(there == seen.present, "gone-gpu-is-gone", why)
+        else:
             ensure(seen.present, "gone-gpu-is-gone", f"{bdf} was unplugged and still has files")
             if not seen.hung:
                 ensure(mode == seen.mode, "mode-as-written", f"{bdf} says {mode}; accepted was {seen.mode}")
-
-    def memory_is_what_is_held(self) -> None:
-        """Bytes in use, by files, against a recount."""
-        for bdf, seen in self.gpus.items():
-            if seen.present and seen.driven and not seen.hung:
-                held = sum(made.bytes for where, made in self.memory if where == bdf and made.place == "vram")
-                used = self._vram(bdf)
-                why = f"{bdf} says {used} bytes; {seen.base} at boot and {held} held are {seen.base + held}"
-                ensure(used == seen.base + held, "vram-used-is-what-is-held", why)
+        if seen.present and seen.driven and not seen.hung:
+            held = sum(made.bytes for where, made in self.memory if where == bdf and made.place == "vram")
+            used = self._vram(bdf)
+            why = f"{bdf} says {used} bytes; {seen.base} at boot and {held} held are {seen.base + held}"
+            ensure(used == seen.base + held, "vram-used-is-what-is-held", why)
 
     # Looking
 
-    def _moved(self) -> bool:
-        """Whether KFD or the health of a GPU may differ from what was checked last."""
+    def _listed(self, *, over: bool) -> tuple[list[str], bool]:
+        """KFD's nodes in order, and whether they changed since the last look."""
         generation = int(self.machine.read(f"{KFD}/generation_id"))
-        listed = " ".join(self.machine.list(f"{KFD}/nodes")).encode()
-        was, names = self._checked
-        ensure(generation >= was, "generation-goes-on", f"generation_id went from {was} to {generation}")
-        ensure(
-            listed == names or generation != was,
-            "generation-goes-on",
-            f"KFD's nodes changed and generation_id is {generation} as before",
-        )
-        state = repr([(seen.mode, seen.present, seen.hung) for seen in self.gpus.values()])
-        moved = (generation, listed) != self._checked or state != getattr(self, "_state", None)
-        self._checked, self._state = (generation, listed), state
-        if moved:
-            self._devices_agree()
-        return moved
+        was, before = self._checked
+        why = f"generation_id went from {was} to {generation}"
+        ensure(generation >= was, "generation-goes-on", why)
+        names = sorted(self.machine.list(f"{KFD}/nodes"), key=int)
+        why = f"KFD has nodes {names} instead of {before}, and generation_id is {generation} as before"
+        ensure(over or names == before or generation != was, "generation-goes-on", why)
+        self._checked = (generation, names)
+        return names, generation != was or names != before
 
     def _devices_agree(self) -> None:
         shown = {name for name in self.machine.list("/sys/class/drm") if _NAME.fullmatch(name)}
@@ -325,28 +368,18 @@ class NodeMachine(RuleBasedStateMachine):
     def _node(self, name: str) -> Mapping[str, int]:
         return _facts(self.machine.read(f"{KFD}/nodes/{name}/properties"))
 
-    def _kfd_of(self, bdf: str) -> list[Mapping[str, int]]:
-        found = [self._node(name) for name in self.machine.list(f"{KFD}/nodes")]
-        return self._mine(bdf, [facts for facts in found if facts["simd_count"]])
+    def _by_gpu(self, found: Sequence[Mapping[str, int]]) -> dict[str, list[Mapping[str, int]]]:
+        """KFD nodes by the GPU with the same domain, bus and device (decision 3)."""
+        mine: dict[str, list[Mapping[str, int]]] = {gpu.bdf: [] for gpu in self.spec.gpus}
+        places = {_place(bdf): bdf for bdf in mine}
+        for facts in found:
+            place = _where(facts)
+            ensure(place in places, "partitions-make-the-gpu", f"a KFD node of no GPU, at {place}")
+            mine[places[place]].append(facts)
+        return mine
 
-    def _mine(self, bdf: str, found: list[Mapping[str, int]]) -> list[Mapping[str, int]]:
-        """The KFD nodes of a GPU, by domain, bus and device (decision 3)."""
-        domain, bus, rest = bdf.split(":")
-        location = int(bus, 16) << 8 | int(rest.split(".")[0], 16) << 3
-        return [
-            facts
-            for facts in found
-            if facts["location_id"] & ~7 == location and facts.get("domain", 0) == int(domain, 16)
-        ]
-
-    def _modes(self) -> list[bytes]:
-        found = [self.machine.read(f"{KFD}/generation_id")]
-        for bdf in self.gpus:
-            try:
-                found.append(self.machine.read(f"{_PCI}/{bdf}/current_compute_partition"))
-            except OSError as error:
-                found.append(errno.errorcode.get(error.errno or 0, "?").encode())
-        return found
+    def _modes(self, bdf: str) -> list[object]:
+        return [self.machine.read(f"{KFD}/generation_id"), self._mode(bdf)]
 
     def _mode(self, bdf: str) -> str | None:
         """As the file says; None: there is none, the GPU is gone, not driven, or cannot be partitioned."""
