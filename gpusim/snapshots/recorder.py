@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     as_directory = out.endswith("/") or Path(out).is_dir()
     if not as_directory and os.path.lexists(out) and not args.force:
         raise GpusimError(f"{out}: is there already; name another file, or --force to replace it")
+    if as_directory and Path(out).is_dir() and any(Path(out).iterdir()):
+        raise GpusimError(f"{out}: is not empty; name a new directory")
     parent = Path(out).parent
     if not parent.is_dir():  # found out before minutes of reading
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(parent))

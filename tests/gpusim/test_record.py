@@ -324,6 +324,7 @@ def test_ctrl_c_leaves_nothing_behind(stuck: Path, tree: Path, tmp_path: Path) -
         (["{tmp}/n.gpusim", "--root", "{tmp}/none"], "is no directory"),
         (["{tmp}/n.gpusim", "--root", "{tmp}"], "no node is there"),
         (["", "--root", "{tree}"], "OUT is empty"),
+        (["{tree}", "--root", "{tree}"], "is not empty; name a new directory"),
     ],
 )
 def test_what_cannot_be_recorded_is_one_line(tree: Path, tmp_path: Path, words: list[str], text: str) -> None:
