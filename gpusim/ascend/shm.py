@@ -8,6 +8,7 @@ Everything is little-endian with C alignment. Source: ascend_ppu_hami.md B.1, de
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,8 @@ MAGIC = b"simVNPU\x01"
 VERSION = 0x010401
 """1.4.1, one byte a number."""
 HEADER = 64
+Bytes = bytes | bytearray | mmap.mmap
+"""What numbers are read from."""
 _CODES = {(4, False): "I", (4, True): "i", (8, False): "Q"}
 
 
@@ -48,12 +51,12 @@ class Field:
     count: int = 1
     signed: bool = False
 
-    def read(self, data: bytes, base: int = 0) -> tuple[int, ...]:
+    def read(self, data: Bytes, base: int = 0) -> tuple[int, ...]:
         """The numbers in a file's bytes."""
         code = f"<{self.count}{_CODES[self.size, self.signed]}"
         return struct.unpack_from(code, data, base + self.offset)
 
-    def write(self, data: bytearray, numbers: Iterable[int], base: int = 0) -> None:
+    def write(self, data: bytearray | mmap.mmap, numbers: Iterable[int], base: int = 0) -> None:
         """Put the numbers into a file's bytes."""
         code = f"<{self.count}{_CODES[self.size, self.signed]}"
         struct.pack_into(code, data, base + self.offset, *numbers)
@@ -82,7 +85,7 @@ class Layout:
     fields: Mapping[str, Field]
     tables: Mapping[str, Table]
 
-    def get(self, data: bytes, name: str) -> int:
+    def get(self, data: Bytes, name: str) -> int:
         """One number of the file's head."""
         return self.fields[name].read(data)[0]
 

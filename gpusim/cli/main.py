@@ -12,7 +12,21 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 
-from gpusim.cli import actions, around, diff, faults, infer, mount, nodes, record, replay, run, top, verify
+from gpusim.cli import (
+    actions,
+    around,
+    diff,
+    faults,
+    infer,
+    ledger,
+    mount,
+    nodes,
+    record,
+    replay,
+    run,
+    top,
+    verify,
+)
 from gpusim.cli.parser import Command
 from gpusim.errors import GpusimError
 from gpusim.stdout import forget
@@ -52,6 +66,7 @@ def parser() -> Command:
     record.add_commands(commands)
     replay.add_commands(commands)
     infer.add_commands(commands)
+    ledger.add_commands(commands)
     diff.add_commands(commands)
     verify.add_commands(commands)
     return whole
