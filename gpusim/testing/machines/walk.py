@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -129,6 +129,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.spec = spec
         self.node = Recorder(spec, machine=type(self).make(spec))
         self.machine = self.node.machine
+        self._bdf = {_place(gpu.bdf): gpu.bdf for gpu in spec.gpus}
         facts = [self._node(name) for name in self.machine.list(f"{KFD}/nodes")]
         listed = self._by_gpu([found for found in facts if found["simd_count"]])
         for gpu in spec.gpus:
@@ -267,46 +268,50 @@ class NodeMachine(RuleBasedStateMachine):
             self._turn += 1
             addresses = list(self.gpus)
             looked_at = dict.fromkeys((*self._touched, addresses[self._turn % len(addresses)]))
-            known = {_place(bdf) for bdf in looked_at}
-            self._known = {n: facts for n, facts in self._known.items() if _where(facts) not in known}
             self._touched.clear()
-            self.kfd_is_sound()
+            self.kfd_is_sound(looked_at)
             for bdf in looked_at:
                 self.gpu_is_sound(bdf)
 
     def everything_is_sound(self) -> None:
         """After the history: all files of all GPUs and KFD nodes, nothing remembered."""
         if self.gpus:
-            self._known.clear()
-            self._checked = (self._checked[0], [])
+            self._checked = (-1, [])
             self._state = []
-            self.kfd_is_sound(over=True)
+            self.kfd_is_sound(self.gpus)
             for bdf in self.gpus:
                 self.gpu_is_sound(bdf)
 
-    def kfd_is_sound(self, *, over: bool = False) -> None:
-        """KFD's nodes, where they or the GPUs' health may have changed."""
-        names, changed = self._listed(over=over)
+    def kfd_is_sound(self, touched: Collection[str]) -> None:
+        """KFD's nodes where they may have changed; of the GPUs that were touched nothing is remembered."""
+        names, changed = self._listed()
         state = [(seen.present, seen.hung) for seen in self.gpus.values()]
-        if not changed and state == self._state:
-            return
         if [seen[:1] for seen in state] != [seen[:1] for seen in self._state]:
             self._devices_agree()
+        if changed:
+            self._nodes_are_sound(names, {_place(bdf) for bdf in touched})
+        if changed or state != self._state:
+            for facts in self._known.values():
+                bdf = self._bdf[_where(facts)]
+                if bdf in touched:
+                    self._opens(facts["drm_render_minor"], self.gpus[bdf])
         self._state = state
+
+    def _nodes_are_sound(self, names: list[str], touched: Collection[tuple[int, int]]) -> None:
         ensure(names == [str(n) for n in range(len(names))], "kfd-nodes-without-holes", f"nodes {names}")
-        ids = {name: self.machine.read(f"{KFD}/nodes/{name}/gpu_id") for name in names}
-        gpus = {name: number for name, number in ids.items() if number != b"0\n"}
-        ensure(len(set(gpus.values())) == len(gpus), "partitions-once", f"gpu_ids of KFD nodes: {gpus}")
-        new = {number: self._node(name) for name, number in gpus.items() if number not in self._known}
-        self._known = {number: self._known.get(number) or new[number] for number in gpus.values()}
+        gpus = {}
+        for name in names:
+            number = self.machine.read(f"{KFD}/nodes/{name}/gpu_id")
+            if number != b"0\n":
+                ensure(number not in gpus, "partitions-once", f"gpu_id {number!r} of two KFD nodes")
+                gpus[number] = name
+        before = {number: facts for number, facts in self._known.items() if _where(facts) not in touched}
+        self._known = {number: before.get(number) or self._node(name) for number, name in gpus.items()}
         minors = [facts["drm_render_minor"] for facts in self._known.values()]
         ensure(len(set(minors)) == len(minors), "partitions-once", f"render minors of KFD nodes: {minors}")
         mine = self._by_gpu(list(self._known.values()))
         for spec in self.spec.gpus:
             self._is_whole(spec.product, spec.bdf, mine[spec.bdf])
-            for facts in mine[spec.bdf]:
-                if over or facts in new.values():
-                    self._opens(facts["drm_render_minor"], self.gpus[spec.bdf])
 
     def _is_whole(self, product: str, bdf: str, mine: list[Mapping[str, int]]) -> None:
         seen = self.gpus[bdf]
@@ -337,17 +342,16 @@ class NodeMachine(RuleBasedStateMachine):
 
     # Looking
 
-    def _listed(self, *, over: bool) -> tuple[list[str], bool]:
+    def _listed(self) -> tuple[list[str], bool]:
         """KFD's nodes in order, and whether they changed since the last look."""
         generation = int(self.machine.read(f"{KFD}/generation_id"))
         was, before = self._checked
-        why = f"generation_id went from {was} to {generation}"
-        ensure(generation >= was, "generation-goes-on", why)
+        ensure(generation >= was, "generation-goes-on", f"generation_id went from {was} to {generation}")
         names = sorted(self.machine.list(f"{KFD}/nodes"), key=int)
         why = f"KFD has nodes {names} instead of {before}, and generation_id is {generation} as before"
-        ensure(over or names == before or generation != was, "generation-goes-on", why)
+        ensure(names == before or generation != was, "generation-goes-on", why)
         self._checked = (generation, names)
-        return names, generation != was or names != before
+        return names, generation != was
 
     def _devices_agree(self) -> None:
         shown = {name for name in self.machine.list("/sys/class/drm") if _NAME.fullmatch(name)}
@@ -370,12 +374,11 @@ class NodeMachine(RuleBasedStateMachine):
 
     def _by_gpu(self, found: Sequence[Mapping[str, int]]) -> dict[str, list[Mapping[str, int]]]:
         """KFD nodes by the GPU with the same domain, bus and device (decision 3)."""
-        mine: dict[str, list[Mapping[str, int]]] = {gpu.bdf: [] for gpu in self.spec.gpus}
-        places = {_place(bdf): bdf for bdf in mine}
+        mine: dict[str, list[Mapping[str, int]]] = {bdf: [] for bdf in self._bdf.values()}
         for facts in found:
             place = _where(facts)
-            ensure(place in places, "partitions-make-the-gpu", f"a KFD node of no GPU, at {place}")
-            mine[places[place]].append(facts)
+            ensure(place in self._bdf, "partitions-make-the-gpu", f"a KFD node of no GPU, at {place}")
+            mine[self._bdf[place]].append(facts)
         return mine
 
     def _modes(self, bdf: str) -> list[object]:
