@@ -65,16 +65,8 @@ def run(args: argparse.Namespace) -> int:
         OSError: OUT cannot be written.
     """
     out: str = args.out
-    if not out:
-        raise GpusimError("OUT is empty; name a file, or a directory that ends with /")
-    as_directory = out.endswith("/") or Path(out).is_dir()
-    if not as_directory and os.path.lexists(out) and not args.force:
-        raise GpusimError(f"{out}: is there already; name another file, or --force to replace it")
-    if as_directory and Path(out).is_dir() and any(Path(out).iterdir()):
-        raise GpusimError(f"{out}: is not empty; name a new directory")
-    parent = Path(out).parent
-    if not parent.is_dir():  # found out before minutes of reading
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(parent))
+    as_directory = out.endswith("/") or (out != "" and Path(out).is_dir())
+    _refuse_taken(out, as_directory=as_directory, force=args.force)
     root = os.path.abspath(args.root)  # noqa: PTH100  links stay as they are
     if not Path(root).is_dir():
         raise GpusimError(f"--root {args.root}: is no directory")
@@ -106,6 +98,19 @@ def run(args: argparse.Namespace) -> int:
     for line in summary(recorded, hidden):
         say(line if line.startswith(" ") else f"{out}: {line}")
     return 0
+
+
+def _refuse_taken(out: str, *, as_directory: bool, force: bool) -> None:
+    """Find out before the node is read, not after, that OUT cannot be written."""
+    if not out:
+        raise GpusimError("OUT is empty; name a file, or a directory that ends with /")
+    if not as_directory and os.path.lexists(out) and not force:
+        raise GpusimError(f"{out}: is there already; name another file, or --force to replace it")
+    if as_directory and Path(out).is_dir() and any(Path(out).iterdir()):
+        raise GpusimError(f"{out}: is not empty; name a new directory")
+    parent = Path(out).parent
+    if not parent.is_dir():
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(parent))
 
 
 def summary(recorded: Capture, hidden: dict[str, int]) -> list[str]:
