@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpusim import fixture, fixturekeys
 from gpusim.amd.check import check
 from gpusim.amd.products import PRODUCTS
-from gpusim.fixture import BadFixture, dump, load, loads
+from gpusim.fixture import BadFixture, dump, load, loads, names
 from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, SpecError
 
 QPX = """
@@ -356,3 +357,9 @@ def test_any_text_reads_or_is_refused(text: str) -> None:
         loads(text)
     except BadFixture as error:
         assert error.why
+
+
+def test_a_yaml_library_without_libyaml_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = {name: load(name) for name in names()}
+    monkeypatch.setattr("gpusim.yamlnode._LOADER", yaml.SafeLoader)
+    assert {name: load(name) for name in names()} == quick
