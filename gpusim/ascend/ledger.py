@@ -11,14 +11,17 @@ Source: ascend_ppu_hami.md B.6, decisions 36 and 47 to 50.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
+from gpusim.ascend import rows
+from gpusim.ascend.ledgerview import read_file
 from gpusim.ascend.liveness import Alive, alive, start_of
-from gpusim.ascend.mapping import SEQ, NotReadyError, bytes_of, limits_of, open_mapping
+from gpusim.ascend.mapping import SEQ, NotReadyError, limits_of, open_mapping
 from gpusim.ascend.runtime import (
     OK,
     OUT_OF_MEMORY,
@@ -28,25 +31,13 @@ from gpusim.ascend.runtime import (
     quota_bytes,
     virtual_info,
 )
-from gpusim.ascend.shm import MAGIC, MAX_DEVICES, MAX_PROCESSES, V141, Reading, UnknownLedgerError, read
+from gpusim.ascend.shm import MAX_DEVICES, MAX_WORKERS, Reading
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_PATH = "/tmp/vnpu_local_shmem"  # noqa: S108 - libvnpu's own default (B.2)
 _POLL = 0.2
 """Seconds between two looks for a file that somebody else is to make (B4-9)."""
-_TRIES = 200
-"""Pairs of reads of another process's file until one falls between two stores, ..."""
-_PAUSE = 0.0005
-"""... and seconds in between."""
-
-_LIMIT, _USED, _RESERVED = (V141.fields[name].offset // 8 for name in ("limit", "used", "reserved"))
-_PROCS = V141.tables["procs"]
-_STRIDE = _PROCS.stride // 8
-_FIRST, _END = _PROCS.offset // 8, _PROCS.base(_PROCS.rows) // 8
-# Words of a row, and its 32-bit numbers as halves.
-_START, _ROW_USED, _ROW_RESERVED = (_PROCS.fields[name].offset // 8 for name in ("start", "used", "reserved"))
-_PID, _ACTIVE = (_PROCS.fields[name].offset // 4 for name in ("pid", "active"))
 
 
 class Ledger:
@@ -131,11 +122,10 @@ class Ledger:
         Raises:
             RefusedError: all slots are taken by living processes. Try again later.
         """
-        with self._map as file:
+        with self._map:
             self._repair()
             self._sweep()
-            if not self._owns(file.halves, file.words):
-                self._claim()
+            self._claim()
 
     def reserve(self, size: int) -> Reservation:
         """Take `size` bytes of the current device's limit before the driver is asked for them.
@@ -149,15 +139,13 @@ class Ledger:
             return Reservation(0, device, size)
         with self._map as file:
             words = file.words
-            if words[SEQ] & 1:
-                self._repair()
+            self._repair()
             if not file.linked:
                 raise RefusedError(f"{self.path}: it was deleted; what others use cannot be known")
             self._sweep()
-            if not self._owns(file.halves, words):
-                self._claim()
-            used = words[_USED + device] + words[_RESERVED + device]
-            if words[_LIMIT + device] != limit:
+            self._claim()
+            used = words[rows.USED + device] + words[rows.RESERVED + device]
+            if words[rows.LIMIT + device] != limit:
                 raise RefusedError(f"{self.path}: somebody changed the limit of device {device}")
             # Integers here do not wrap: a size near 2^64 is simply too much (B4-10).
             if not 0 <= size <= limit - used:
@@ -167,7 +155,7 @@ class Ledger:
             reservation = Reservation(next(self._numbers), device, size)
             self._reservations[reservation.number] = reservation
             self._held[device] += size
-            self._store(device, 0, size)
+            self._store(device)
         return reservation
 
     def commit(self, reservation: Reservation, handle: Hashable) -> None:
@@ -180,16 +168,16 @@ class Ledger:
         """
         if reservation.number == 0:
             return
+        device = reservation.device
         with self._map:
             self._take(reservation)
-            stale = self._live.get(handle)
-            self._live[handle] = reservation.device, reservation.size
-            device, size = reservation.device, reservation.size
-            self._held[device] -= size
-            self._committed[device] += size
-            self._store(device, size, -size)
-            if stale is not None:
-                self._credit(*stale)
+            other, stale = self._live.get(handle, (device, 0))
+            self._live[handle] = device, reservation.size
+            self._committed[other] -= stale
+            self._committed[device] += reservation.size
+            self._store(device)
+            if other != device:
+                self._store(other)
 
     def rollback(self, reservation: Reservation) -> int:
         """The driver did not give it: 207001, and the bytes are free again. A second time changes nothing."""
@@ -197,8 +185,7 @@ class Ledger:
             with self._map:
                 if reservation.number in self._reservations:
                     self._take(reservation)
-                    self._held[reservation.device] -= reservation.size
-                    self._store(reservation.device, 0, -reservation.size)
+                    self._store(reservation.device)
         return OUT_OF_MEMORY
 
     def free(self, handle: Hashable, driver_rc: int = OK) -> int:
@@ -207,7 +194,8 @@ class Ledger:
             with self._map:
                 entry = self._live.pop(handle, None)
                 if entry is not None:
-                    self._credit(*entry)
+                    self._committed[entry[0]] -= entry[1]
+                    self._store(entry[0])
             if entry is None and 0 not in self.limits:
                 _log.warning("%s: process %d freed %r, which it does not have", self.path, self.pid, handle)
         return driver_rc
@@ -216,10 +204,10 @@ class Ledger:
         """Give back all this process has, and its slot."""
         with self._map as file:
             self._repair()
-            if self._owns(file.halves, file.words):
-                self._begin()
-                self._clear(self._row)
-                self._recount()
+            if self._owns():
+                rows.begin(file)
+                rows.clear(file, self._row)
+                rows.recount(file)
             self._reset()
 
     def close(self) -> None:
@@ -228,6 +216,28 @@ class Ledger:
         with self._map:
             self._map.users.discard(self)
         self._map.close()
+
+    @contextlib.contextmanager
+    def worker(self) -> Iterator[None]:
+        """A worker takes part in the current round: one of 32 report slots is its.
+
+        Raises:
+            RefusedError: all are taken; the limits of memory hold for it as before.
+        """
+        with self._map as file:
+            self._repair()
+            self._sweep()
+            self._claim()
+            place, pid = rows.take_report(file, self.pid), self.pid
+        if place is None:
+            raise RefusedError(f"{self.path}: all {MAX_WORKERS} report slots are taken; try again later")
+        try:
+            yield
+        finally:
+            with self._map as file:
+                self._repair()
+                if self.pid == pid:  # and not a child that was forked meanwhile
+                    rows.give_report(file, place, pid)
 
     def fork(self, pid: int, start: int = 0) -> Ledger:
         """The ledger of a simulated child: on the same device, with nothing charged and no slot yet."""
@@ -242,13 +252,13 @@ class Ledger:
         limit = self.limits[self._device]
         if limit == 0:
             return None
-        words, device = self._map.words, self._device
-        seq = words[SEQ]
-        used = words[_USED + device] + words[_RESERVED + device]
-        if seq & 1 or words[SEQ] != seq:
+        file, device = self._map, self._device
+        seq = file.words[SEQ]
+        used = file.words[rows.USED + device] + file.words[rows.RESERVED + device]
+        if seq & 1 or file.words[SEQ] != seq:
             # Somebody is at it, or died at it. With the lock nobody is, and the processes' own words count.
-            with self._map:
-                used = self._sum(_ROW_USED + device) + self._sum(_ROW_RESERVED + device)
+            with file:
+                used = rows.total(file, rows.ROW_USED + device) + rows.total(file, rows.ROW_RESERVED + device)
         return virtual_info(limit, used)
 
     def sweep(self) -> dict[int, tuple[int, ...]]:
@@ -262,6 +272,9 @@ class Ledger:
         return read_file(self.path)
 
     # ---- with the lock held
+
+    def _sweep(self) -> dict[int, tuple[int, ...]]:
+        return rows.sweep(self._map, self.pid, self._alive)
 
     def _reset(self) -> None:
         self._live: dict[Hashable, tuple[int, int]] = {}
@@ -278,147 +291,53 @@ class Ledger:
             self.start = start_of(self.pid) or 0
             self._reset()
 
-    def _owns(self, halves: memoryview, words: memoryview) -> bool:
-        row = self._row
-        return row >= 0 and halves[row * 2 + _PID] == self.pid and words[row + _START] == self.start
-
-    def _is(self, other: Ledger) -> bool:
-        return (self.pid, self.start) == (other.pid, other.start)
+    def _owns(self) -> bool:
+        return rows.holds(self._map, self._row, self.pid, self.start)
 
     def _take(self, reservation: Reservation) -> None:
         if self._reservations.pop(reservation.number, None) != reservation:
             raise LedgerError(f"{self.path}: {reservation} is not open in process {self.pid}")
+        self._held[reservation.device] -= reservation.size
 
-    def _credit(self, device: int, size: int) -> None:
-        self._committed[device] -= size
-        self._store(device, -size, 0)
+    def _store(self, device: int) -> None:
+        """Write what this process has on a device.
 
-    def _begin(self) -> None:
-        """From here to `_recount` or the end of `_store` the file is between two states."""
-        self._map.words[SEQ] |= 1
-
-    def _store(self, device: int, used: int, reserved: int) -> None:
-        """Write what this process has on a device, then the sums: its own word first, the cache last."""
-        file = self._map
-        words = file.words
+        Without a slot (swept by mistake, or never registered) nothing is; the next `reserve` registers
+        all of it anew.
+        """
         self._repair()
-        if not self._owns(file.halves, words):
-            return  # swept by mistake, or never attached; the next `reserve` registers all of it anew
-        row, seq = self._row, words[SEQ]
-        words[SEQ] = seq | 1
-        if used:
-            words[row + _ROW_USED + device] = self._committed[device]
-        if reserved:
-            words[row + _ROW_RESERVED + device] = self._held[device]
-        if used:
-            words[_USED + device] += used
-        if reserved:
-            words[_RESERVED + device] += reserved
-        words[SEQ] = seq + 2
+        if self._owns():
+            rows.store(self._map, self._row, device, self._committed[device], self._held[device])
 
     def _repair(self) -> None:
-        """Put right what a killed writer left: its own row goes with it, the sums are made anew."""
-        words = self._map.words
-        if words[SEQ] & 1:
+        """Put right what a killed writer left: the sums are made anew, and the sweep takes its slot."""
+        if self._map.words[SEQ] & 1:
             for user in self._map.users:
-                if isinstance(user, Ledger) and user._owns(self._map.halves, words):
-                    user._write_row()  # a writer of this process that an exception stopped
-            self._recount()
-
-    def _recount(self) -> None:
-        words = self._map.words
-        for device in range(MAX_DEVICES):
-            for cache, first in ((_USED, _ROW_USED), (_RESERVED, _ROW_RESERVED)):
-                words[cache + device] = self._sum(first + device)
-        words[SEQ] = (words[SEQ] | 1) + 1
-
-    def _sum(self, word: int) -> int:
-        """Of one word of the rows over all processes."""
-        return sum(self._map.words[_FIRST + word : _END : _STRIDE])
-
-    def _sweep(self) -> dict[int, tuple[int, ...]]:
-        file = self._map
-        found: dict[int, tuple[int, ...]] = {}
-        pids = file.halves[_FIRST * 2 + _PID : _END * 2 : _STRIDE * 2].tolist()
-        for place, pid in enumerate(pids):
-            if pid and pid != self.pid:
-                row = _FIRST + place * _STRIDE
-                if not self._alive(pid, file.words[row + _START]):
-                    if not found:
-                        self._begin()
-                    found[pid] = self._clear(row)
-        if found:
-            self._recount()
-        return found
-
-    def _clear(self, row: int) -> tuple[int, ...]:
-        """Empty a slot. Its pid goes last: killed before, the next sweeper finds it dead and goes on."""
-        words, halves = self._map.words, self._map.halves
-        halves[row * 2 + _ACTIVE] = 0
-        had = []
-        for device in range(MAX_DEVICES):
-            used, reserved = row + _ROW_USED + device, row + _ROW_RESERVED + device
-            had.append(words[used] + words[reserved])
-            words[used] = words[reserved] = 0
-        words[row + _START] = 0
-        halves[row * 2 + _PID] = 0
-        return tuple(had)
+                if isinstance(user, Ledger) and user._owns():  # an exception stopped a writer of this process
+                    rows.write(self._map, user._row, user._committed, user._held)
+            rows.recount(self._map)
 
     def _claim(self) -> None:
-        """Take a slot and write into it what this process has: nothing, when it is new or forked."""
-        halves, words = self._map.halves, self._map.words
-        pids = halves[_FIRST * 2 + _PID : _END * 2 : _STRIDE * 2].tolist()
-        mine = pids.index(self.pid) if self.pid in pids else -1
-        if mine >= 0 and any(
-            isinstance(user, Ledger) and user is not self and user._owns(halves, words) and user._is(self)
-            for user in self._map.users
-        ):
-            raise LedgerError(f"{self.path}: process {self.pid} uses it already, through another Ledger")
-        place = mine if mine >= 0 else pids.index(0) if 0 in pids else -1
-        if place < 0:
-            raise RefusedError(f"{self.path}: all {MAX_PROCESSES} process slots are taken; try again later")
-        self._row = row = _FIRST + place * _STRIDE
-        self._begin()
-        self._clear(row)
-        words[row + _START] = self.start
-        halves[row * 2 + _PID] = self.pid
-        self._write_row()
-        halves[row * 2 + _ACTIVE] = 1
-        self._recount()
+        """Have a slot, and in it what this process has: nothing, when it is new or forked.
 
-    def _write_row(self) -> None:
-        words, row = self._map.words, self._row
-        for device in range(len(self.limits)):
-            words[row + _ROW_USED + device] = self._committed[device]
-            words[row + _ROW_RESERVED + device] = self._held[device]
-
-
-def read_file(path: str) -> Reading:
-    """What a ledger of either version says. Nothing is made, nothing is changed.
-
-    Raises:
-        UnknownLedgerError: it is none, or its writer died in the middle.
-        OSError: ENOENT, EACCES, ...
-    """
-    seq = V141.fields["seq"]
-    for _ in range(_TRIES):
-        data, again = bytes_of(path), bytes_of(path)
-        if not data.startswith(MAGIC) or len(data) != V141.size:
-            return read(data)
-        if seq.read(data) == seq.read(again) and seq.read(data)[0] % 2 == 0:
-            return read(data)
-        time.sleep(_PAUSE)
-    raise UnknownLedgerError(f"{path}: it is being written all the time, or its writer died")
-
-
-def mem_info(path: str, device: int) -> tuple[int, int] | None:
-    """(free, total) as a query of memory sees it that is in nobody's slot, or None without a limit.
-
-    Raises:
-        UnknownLedgerError, OSError: as `read_file`.
-        LedgerError: the container has no such device.
-    """
-    reading = read_file(path)
-    if not 0 <= device < len(reading.limits):
-        raise LedgerError(f"{path}: no device {device} among {len(reading.limits)}")
-    return virtual_info(reading.limits[device], reading.used[device])
+        Raises:
+            RefusedError: 64 living processes have one each. Never a reason to go without (B4-8).
+            LedgerError: another `Ledger` counts for this process; each would overwrite the other.
+        """
+        if self._owns():
+            return
+        for user in self._map.users:
+            if not isinstance(user, Ledger) or user is self:
+                continue
+            if (user.pid, user.start) == (self.pid, self.start) and user._owns():
+                raise LedgerError(f"{self.path}: another Ledger counts for process {self.pid} already")
+        pids = rows.pids(self._map)
+        # A slot with this pid is of a predecessor: dead, or before an exec.
+        wanted = self.pid if self.pid in pids else 0
+        if wanted not in pids:
+            raise RefusedError(f"{self.path}: all {len(pids)} process slots are taken; try again later")
+        self._row = rows.row_of(pids.index(wanted))
+        rows.begin(self._map)
+        rows.clear(self._map, self._row)
+        rows.enter(self._map, self._row, self.pid, self.start, used=self._committed, reserved=self._held)
+        rows.recount(self._map)

@@ -63,13 +63,13 @@ class Ledger140:
         self._live: dict[Hashable, int] = {}
         self._number = 0
         self._row = 0
-        waited = 0.0
+        polls = round(_TIMEOUT / _POLL)
         while not self._ready():
-            if waited >= _TIMEOUT:
+            if polls == 0:
                 self.stub = True
                 return
             sleep(_POLL)
-            waited += _POLL
+            polls -= 1
         descriptor = os.open(path, os.O_RDWR)
         self._memory = mmap.mmap(descriptor, V140.size)
         os.close(descriptor)

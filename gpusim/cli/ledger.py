@@ -35,7 +35,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _ledger(args: argparse.Namespace) -> int:
-    from gpusim.ascend.ledger import read_file
+    from gpusim.ascend.ledgerview import read_file
     from gpusim.ascend.shm import UnknownLedgerError
 
     try:
