@@ -99,7 +99,8 @@ class Assembler:
             product=known,
         )
         warnings = list(facts.warnings)
-        if bank is not None and bank > facts.vram_bytes:
+        host_memory = bank is not None and bank > facts.vram_bytes
+        if host_memory:
             warnings.append(self._pool(bdf, facts))
         skipped: list[Skipped] = []
         partitions: list[Partition] = []
@@ -140,6 +141,7 @@ class Assembler:
                     whole_id if how.ways == 1 else partition_id(whole_id, p.number) for p in partitions
                 ),
                 ways=how.ways,
+                host_memory=host_memory,
             )
         return Assembled(gpu, tuple(skipped), tuple(warnings), len(unlisted), how.warning)
 

@@ -25,23 +25,33 @@ def dmem_state(inventory: Inventory, settings: Settings) -> Usable:
         return Usable(False, "switched off by -dmem_backend=false")
     if not inventory.dmem.ok or not inventory.gpus:
         return inventory.dmem
-    without = [gpu.bdf for gpu in inventory.gpus if region_of(gpu.bdf, inventory.dmem_regions) is None]
-    if len(without) == len(inventory.gpus):
+    host = [gpu.bdf for gpu in inventory.gpus if gpu.host_memory]
+    without = [gpu.bdf for gpu in inventory.gpus if not gpu.host_memory and _region(gpu, inventory) is None]
+    if len(host) == len(inventory.gpus):
+        return Usable(False, "every GPU works in host memory, which no dmem region limits")
+    if len(host) + len(without) == len(inventory.gpus):
         # Also the state of every in-tree amdgpu before 6.15 (kernel.md 4.1).
         return Usable(
             False, "no GPU has a region in dmem.capacity (the in-tree driver makes them since 6.15)"
         )
-    if without:
-        return Usable(True, f"no region in dmem.capacity, so not limited: {', '.join(without)}")
-    return inventory.dmem
+    said = [f"no region in dmem.capacity, so not limited: {', '.join(without)}"] if without else []
+    said += [f"works in host memory, so not limited: {', '.join(host)}"] if host else []
+    return Usable(True, "; ".join(said)) if said else inventory.dmem
 
 
 def limited_regions(inventory: Inventory, settings: Settings) -> dict[str, str]:
-    """BDF → region of every GPU whose slices dmem limits; empty when it is off."""
+    """BDF → region of every GPU whose slices dmem limits; empty when it is off.
+
+    Not an APU's: what its runtime allocates is host memory, so a limit of its VRAM would hold nothing (B13).
+    """
     if not dmem_state(inventory, settings).ok:
         return {}
-    found = ((gpu.bdf, region_of(gpu.bdf, inventory.dmem_regions)) for gpu in inventory.gpus)
+    found = ((gpu.bdf, _region(gpu, inventory)) for gpu in inventory.gpus if not gpu.host_memory)
     return {bdf: region for bdf, region in found if region is not None}
+
+
+def _region(gpu: Gpu, inventory: Inventory) -> str | None:
+    return region_of(gpu.bdf, inventory.dmem_regions)
 
 
 def caps(inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Caps:

@@ -74,6 +74,8 @@ class Gpu:
     """Registered id of each entry of `partitions` when offered as hard devices (decision 10)."""
     xgmi_peers: tuple[str, ...] = ()
     """BDFs of the other offered GPUs that an XGMI link joins to this one, sorted."""
+    host_memory: bool = False
+    """An APU whose KFD bank is GTT: its runtime allocates host memory, which no dmem region limits."""
     healthy: bool = True
     ways: int = 1
     """Partitions this GPU is cut into, listed or not: the divisor of decision 7; 1 for a whole GPU."""

@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devplugin.amd.caps import caps, limited_regions
+from devplugin.amd.caps import caps, dmem_state, limited_regions
 from devplugin.amd.inventory import Gpu, Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import VOCABULARY
+from devplugin.amd.vendor import Amd
 from devplugin.dmem import Usable
-from devplugin.hami import Pod, erase
+from devplugin.hami import Claim, ContainerDevice, Pod, erase
+from devplugin.vendor import Refused
+from gpusim.fixture import load
+from gpusim.machine import Machine
 
 from .builders import CU, MIB, PARTITION, cut_gpu, inventory, pod, soft_gpu
 
@@ -139,6 +143,30 @@ def test_every_living_pod_is_limited_and_no_other() -> None:
 def test_a_gpu_without_region_is_not_limited_beside_one_that_is() -> None:
     text = "uuid-a,G,1024,8:uuid-b,G,1024,8:;"
     assert limits(node(A, B, regions=(REGION_B,)), served(text)) == {"p": {REGION_B: 1024 * MIB}}
+
+
+def test_an_apu_is_never_limited_because_its_runtime_works_in_host_memory() -> None:
+    apu = replace(A, host_memory=True)
+    assert limits(node(apu), served("uuid-a,G,1024,8:;")) == {}
+    assert not dmem_state(node(apu), CU).ok
+    beside = node(apu, B)
+    text = "uuid-a,G,1024,8:uuid-b,G,1024,8:;"
+    assert limits(beside, served(text)) == {"p": {REGION_B: 1024 * MIB}}
+    assert apu.bdf in dmem_state(beside, CU).reason
+
+
+def test_a_slice_of_an_apu_is_refused_without_the_hook_although_its_vram_has_a_region() -> None:
+    machine = Machine(load("apu/strixpoint-890m"))
+    vendor, settings = Amd(), Settings(node_name="node")
+    inventory = vendor.discover(machine, settings, None)
+    (gpu,) = inventory.gpus
+    assert inventory.dmem.ok
+    assert inventory.dmem_regions
+    slot = ContainerDevice(gpu.id, gpu.market_name, 100, gpu.cus // 2)
+    claim = Claim((f"{gpu.bdf}#0",), pod(None, name="p"), 0, (slot,))
+    facts = dict.fromkeys(vendor.needs(inventory, settings, claim), False)
+    with pytest.raises(Refused, match="libamvgpu"):
+        vendor.allocate(inventory, settings, claim, [], facts)
 
 
 @pytest.mark.parametrize(
