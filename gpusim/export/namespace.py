@@ -154,7 +154,8 @@ def run(node: Machine | RemoteMachine, argv: Sequence[str]) -> int:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     finally:
         # Nothing was ever mounted on it in this namespace: an empty directory, and rmdir takes no other.
-        Path(scratch).rmdir()
+        with contextlib.suppress(FileNotFoundError):
+            Path(scratch).rmdir()
     if why:
         raise NamespaceError(why)
     return status

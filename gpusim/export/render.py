@@ -13,7 +13,7 @@ The result serves as ``-root DIR`` of the device plugin. Three things cannot be 
 Links are kept as they are; an absolute one is written relative, or it would leave the directory.
 """
 
-# ruff: noqa: PTH101, PTH103, PTH108, PTH112, PTH114, PTH123, PTH208
+# ruff: noqa: PTH103, PTH106, PTH123, PTH208
 # Thousands of files in a row: raw calls on strings, because a Path object for each would cost a third more.
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _prepare(target: str, tops: Sequence[str], *, force: bool) -> bool:
         raise RenderError(f"{target}: is not empty (it holds {shown}); {remedy}")
     root = os.open(target, _DIRECTORY)
     try:
-        for name in sorted(present - {MARK}) + [MARK]:  # the mark last: an interrupted removal can go on
+        for name in [*sorted(present - {MARK}), MARK]:  # the mark last: an interrupted removal can go on
             _remove(name, root)
     finally:
         os.close(root)
