@@ -56,7 +56,7 @@ def parse(text: str) -> HookPaths:
     """
     source, colon, target = text.partition(":")
     if not colon or ":" in target or not all(_absolute(path) for path in (source, target)):
-        raise HookError("use SRC:DST, two absolute paths")
+        raise HookError("use SRC:DST, two absolute paths without . or .. in them")
     return HookPaths(source, target)
 
 

@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote as _quote
 
 import msgspec
 
@@ -34,6 +35,9 @@ from devplugin.kubejson import (
     read_pod,
     read_pods,
 )
+
+quote = partial(_quote, safe="")
+"""One segment of a path or one value of a selector: a slash in it leads nowhere else."""
 
 T = TypeVar("T")
 

@@ -211,7 +211,7 @@ class RemoteMachine(RemoteView):
     """
 
     def __init__(self, path: str) -> None:
-        client = _Client(path)
+        client = _Client(path.removeprefix("unix:"))
         super().__init__(client, None)
         client.ask("hello", {"protocol": PROTOCOL})
 

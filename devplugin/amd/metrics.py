@@ -66,7 +66,10 @@ def samples(host: Host, watched: Watched) -> Measured:
     found: list[Sample] = []
     try:
         if watched.registration is None:
-            raise RegistrationError(f"{VOCABULARY.register}: node {watched.node} has no such annotation")
+            raise RegistrationError(
+                f"{VOCABULARY.register}: "
+                + ("not known" if watched.problems else f"node {watched.node} has no such annotation")
+            )
         gpus = read_registration(watched.registration)
     except RegistrationError as error:
         problems.append(str(error))

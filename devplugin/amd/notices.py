@@ -43,7 +43,7 @@ def _scaling_notices(inventory: Inventory, settings: Settings) -> Iterator[str]:
     # CDNA is gfx9: RDNA's versions begin with 10.
     cdna = [device.gpu.bdf for device in soft if 0 < device.gpu.gfx < 100000]
     if settings.memory_scaling > 1 and cdna:
-        told = f"-device_memory_scaling={settings.memory_scaling:g}: hipMalloc takes managed memory, which"
+        told = f"-device_memory_scaling={settings.memory_scaling!r}: hipMalloc takes managed memory, which"
         yield f"{told} needs XNACK on {', '.join(cdna)}"
     if capped := [device.gpu.bdf for device in soft if device.memory_mib == LARGEST_MIB]:
         told = f"-device_memory_scaling: {LARGEST_MIB} MiB, the most there may be,"
