@@ -70,6 +70,7 @@ def test_drain_annotate_restart_check_allocatable(node: Node) -> None:
     assert plugin.end(timeout=30) == 0
     node.machine.switch(next(iter(node.machine.driver.gpus)), "SPX")
     node.api.patch("nodes", NODE, {"metadata": {"annotations": {"hami.io/amd-compute-partition": None}}})
-    node.ready(57)
+    plugin = node.ready(57)
     assert set(node.health().values()) == {"Healthy"}
+    assert plugin.end(timeout=30) == 0
     assert Path("/proc/self/mountinfo").read_text() == mounts
