@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from gpusim.errors import GpusimError
+from gpusim.export.fuseabsent import Absent, error
+from gpusim.export.holders import Holders
 from gpusim.nodes import PAGE, Kind, Stat
-from gpusim.process import Handle, Process
+from gpusim.process import Handle
 
 if TYPE_CHECKING:
     from gpusim.machine import Machine
@@ -73,14 +75,6 @@ class _Open:
     """Name and kind (S_IFMT) of what was in a directory."""
 
 
-@dataclass(slots=True)
-class _Holder:
-    """A process of the node that stands for one of the host while that holds devices."""
-
-    process: Process
-    files: int = 0
-
-
 def _op(
     method: Callable[Concatenate[Operations, _P], _T],
 ) -> Callable[Concatenate[Operations, _P], _T]:
@@ -95,7 +89,7 @@ def _op(
     return answered
 
 
-class Operations:
+class Operations(Absent):
     """What libfuse asks, answered by a machine. One thread at a time, paths without links and ``..``.
 
     Args:
@@ -121,7 +115,7 @@ class Operations:
         self._ready = ready
         self._open: dict[int, _Open] = {}
         self._next = 1
-        self._holders: dict[int, _Holder] = {}
+        self._holders = Holders(machine)
         self._began = time.time_ns()
 
     # The mount itself
@@ -179,7 +173,7 @@ class Operations:
         else:
             allowed = found.mode >> 3 if found.gid in gids else found.mode
         if amode & 7 & ~allowed:
-            raise _error(errno.EACCES)
+            raise error(errno.EACCES)
         return 0
 
     @_op
@@ -234,7 +228,7 @@ class Operations:
     def open(self, path: str, flags: int) -> int:
         """open(2) with every permission check; a device is opened, and held, on the node."""
         if path in self._stubs:
-            raise _error(errno.EACCES)
+            raise error(errno.EACCES)
         view = self._view()
         access = {os.O_RDONLY: "r", os.O_WRONLY: "w"}.get(flags & os.O_ACCMODE, "rw")
         found = view.stat(path)
@@ -242,7 +236,7 @@ class Operations:
             view.probe(path, access)
             return self._keep(_Open(path, view, rdev=found.rdev))
         pid = self._who()[2]
-        handle = self._hold(pid, path)
+        handle = self._holders.open(pid, self._ids(), path)
         return self._keep(_Open(path, view, rdev=found.rdev, handle=handle, pid=pid))
 
     @_op
@@ -258,13 +252,13 @@ class Operations:
         opened = self._open[fh]
         if opened.rdev is not None:
             if opened.rdev != _NULL:
-                raise _error(errno.EINVAL)
+                raise error(errno.EINVAL)
             return b""
         if offset == 0 or opened.content is None:
             try:
                 opened.content = bytes(opened.view.read(opened.path))
             except FileNotFoundError:
-                raise _error(errno.ENODEV) from None
+                raise error(errno.ENODEV) from None
         return opened.content[offset : offset + size]
 
     @_op
@@ -273,7 +267,7 @@ class Operations:
         opened = self._open[fh]
         if opened.rdev is not None:
             if opened.rdev != _NULL:
-                raise _error(errno.EINVAL)
+                raise error(errno.EINVAL)
             return len(data)
         for other in self._open.values():
             if other.path == opened.path:
@@ -284,7 +278,7 @@ class Operations:
             before = self.machine.read(opened.path)[:offset].ljust(offset, b"\0")
             return int(opened.view.write(opened.path, before + data)) - offset
         except FileNotFoundError:
-            raise _error(errno.ENODEV) from None
+            raise error(errno.ENODEV) from None
 
     @_op
     def truncate(self, path: str, length: int, fh: int | None = None) -> int:
@@ -299,24 +293,12 @@ class Operations:
                 view.put(path, before[:length].ljust(length, b"\0"), view.stat(path).mode)
         return 0
 
-    def flush(self, path: str, fh: int) -> int:
-        """close(2) of one of several descriptors: nothing was held back."""
-        return 0
-
-    def fsync(self, path: str, datasync: int, fh: int) -> int:
-        """Nothing was held back."""
-        return 0
-
-    def fsyncdir(self, path: str, datasync: int, fh: int) -> int:
-        """Nothing was held back."""
-        return 0
-
     @_op
     def release(self, path: str, fh: int) -> int:
         """The last close."""
         opened = self._open.pop(fh, None)
         if opened is not None and opened.handle is not None:
-            self._let_go(opened.pid, opened.handle)
+            self._holders.close(opened.pid, opened.handle)
         return 0
 
     # Names
@@ -329,7 +311,7 @@ class Operations:
         elif modes.S_ISCHR(mode) and self._who()[0] == 0:
             self.machine.mknod(path, os.major(dev), os.minor(dev), mode & 0o7777)
         else:
-            raise _error(errno.EPERM)
+            raise error(errno.EPERM)
         return 0
 
     @_op
@@ -362,10 +344,6 @@ class Operations:
         self._view().symlink(source, target)
         return 0
 
-    def link(self, target: str, source: str) -> int:
-        """No file of a node has two names: EPERM, as on kernfs."""
-        raise _error(errno.EPERM)
-
     @_op
     def chmod(self, path: str, mode: int) -> int:
         """Kept for ordinary files; EPERM for the kernel's, whose modes are the driver's."""
@@ -374,7 +352,7 @@ class Operations:
         mode &= 0o7777
         if mode != found.mode:
             if found.kind is not Kind.FILE or _of_kernel(path) or self._ids()[0] not in (0, found.uid):
-                raise _error(errno.EPERM)
+                raise error(errno.EPERM)
             view.put(path, self.machine.read(path), mode)
         return 0
 
@@ -383,7 +361,7 @@ class Operations:
         """To whom it belongs already; EPERM otherwise (-1: leave as it is)."""
         found = self._view().stat(path, follow=False)
         if uid not in (-1, found.uid) or gid not in (-1, found.gid):
-            raise _error(errno.EPERM)
+            raise error(errno.EPERM)
         return 0
 
     @_op
@@ -392,32 +370,6 @@ class Operations:
         if path not in self._stubs:
             self._view().stat(path, follow=False)
         return 0
-
-    # What no node has
-
-    def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
-        """EOPNOTSUPP."""
-        raise _error(errno.EOPNOTSUPP)
-
-    def setxattr(self, path: str, name: str, value: bytes, options: int, position: int = 0) -> int:
-        """EOPNOTSUPP."""
-        raise _error(errno.EOPNOTSUPP)
-
-    def removexattr(self, path: str, name: str) -> int:
-        """EOPNOTSUPP."""
-        raise _error(errno.EOPNOTSUPP)
-
-    def listxattr(self, path: str) -> list[str]:
-        """None."""
-        return []
-
-    def ioctl(self, path: str, cmd: int, arg: Any, fh: int, flags: int, data: Any) -> int:  # noqa: PLR0917  libfuse's
-        """ENOTTY: no driver is behind the devices."""
-        raise _error(errno.ENOTTY)
-
-    def fallocate(self, path: str, mode: int, offset: int, size: int, fh: int) -> int:
-        """EOPNOTSUPP."""
-        raise _error(errno.EOPNOTSUPP)
 
     # Who asks
 
@@ -430,35 +382,6 @@ class Operations:
         """The node as the caller sees it."""
         uid, gids = self._ids()
         return self.machine if uid == 0 else self.machine.view(uid=uid, gids=gids)
-
-    # Devices held open
-
-    def _hold(self, pid: int, path: str) -> Handle:
-        """Open a device as the process of the node that stands for `pid`."""
-        holder = self._holders.get(pid)
-        if holder is None:
-            uid, gids = self._ids()
-            holder = self._holders[pid] = _Holder(self.machine.process(uid=uid, gids=gids))
-        holder.files += 1
-        try:
-            handle: Handle = self.machine.open(path, holder.process)
-        except BaseException:
-            self._less(pid)
-            raise
-        return handle
-
-    def _let_go(self, pid: int, handle: Handle) -> None:
-        try:
-            self.machine.close(handle)
-        finally:
-            self._less(pid)
-
-    def _less(self, pid: int) -> None:
-        holder = self._holders[pid]
-        holder.files -= 1
-        if not holder.files:
-            del self._holders[pid]
-            self.machine.exit(holder.process)
 
     def _keep(self, opened: _Open) -> int:
         number = self._next
@@ -486,7 +409,3 @@ def _of_kernel(path: str) -> bool:
 def _number(path: str) -> int:
     """A stable inode number: fts compares them to see whether a directory is still the same."""
     return int.from_bytes(blake2b(path.encode("utf-8", "surrogateescape"), digest_size=7).digest())
-
-
-def _error(code: int) -> OSError:
-    return OSError(code, os.strerror(code))
