@@ -1,0 +1,93 @@
+"""docs/property-tests.md is true: its files print what it shows, its table is that of the seeded bugs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusim.testing import machines
+
+from .seeded_bugs import BUGS
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXT = (ROOT / "docs" / "property-tests.md").read_text()
+FILES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", TEXT, re.DOTALL))
+SHOWN = re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL)
+
+
+def told(output: str) -> list[str]:
+    """Lines without what differs between runs: pytest's margin, the module of an error, remarks on chance."""
+    bare = (line.removeprefix("E").strip().split("  # or any")[0] for line in output.splitlines())
+    return [line.removeprefix("gpusim.testing.machines.broken.Broken: ") for line in bare]
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What the page's command prints, first as the page stands and then with its correction."""
+    place = tmp_path_factory.mktemp("reader")
+    for name, code in FILES.items():
+        (place / name).write_text(code)
+    command = re.search(r"^pytest (-q .*)$", TEXT, re.MULTILINE)
+    assert command is not None
+    loaded = [] if "gpusim.testing.pytest_plugin" in sys.modules else ["-p", "gpusim.testing.pytest_plugin"]
+    said = ""
+    for old, new in (("", ""), ("emptiest[0]", "emptiest[-1]")):
+        (place / "allocator.py").write_text(
+            FILES["allocator.py"].replace(old, new) if old else FILES["allocator.py"]
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *loaded, *command[1].split(), "-p", "no:cacheprovider"]
+            + (["test_allocator.py"] if old else []),
+            cwd=place,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=280,
+        )
+        assert done.returncode == (0 if old else 1), done.stdout + done.stderr
+        said += done.stdout
+    return told(said)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", range(len(SHOWN)))
+def test_what_the_page_shows_is_what_the_run_prints(number: int, output: list[str]) -> None:
+    rest: Iterator[str] = iter(output)
+    for line in told(SHOWN[number]):
+        assert any(printed.startswith(line) for printed in rest), (
+            f"{line!r} not in, or not there in:\n" + "\n".join(output)
+        )
+
+
+def test_the_runs_fail_where_the_page_says_so_and_only_there(output: list[str]) -> None:
+    assert {line.split(" - ")[0] for line in output if line.startswith("FAILED")} == {
+        "FAILED test_allocator.py::TestPods::runTest",
+        "FAILED test_partitions.py::TestPartitions::runTest",
+        "FAILED test_wrong.py::test_wrong",
+    }
+
+
+def test_the_files_are_small() -> None:
+    assert set(FILES) == {
+        "allocator.py", "test_allocator.py", "test_partitions.py", "test_node.py", "test_wrong.py"
+    }  # fmt: skip
+    assert max(len(code.splitlines()) for code in FILES.values()) <= 35
+
+
+def test_the_table_has_every_invariant_and_the_bug_seeded_for_it() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `([a-z-]+)` \| (.+) \| (.+) \|$", TEXT, re.MULTILINE)
+    assert rows == table()
+
+
+def table() -> list[tuple[str, str, str, str]]:
+    """Machine, invariant, when it holds, the mistake that it catches."""
+    rows = []
+    for bug in BUGS:
+        named = re.findall(r"^ +``([a-z-]+)`` +(.+)$", getattr(machines, bug.machine).__doc__, re.MULTILINE)
+        rows.append((bug.machine, bug.invariant, dict(named)[bug.invariant].replace("``", "`"), bug.mistake))
+    return rows
