@@ -14,7 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from gpusim.machine import Machine
 from gpusim.spec import NodeSpec
-from gpusim.testing.machines.broken import Broken, ensure
+from gpusim.testing.machines.broken import ensure
+
+_FITS = "no-refusal-of-what-fits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class PluginMachine(RuleBasedStateMachine):
     ``cus-within-device``           compute units have numbers that the device has
     ``cus-apart``                   no compute unit belongs to two pods
     ``no-refusal-of-what-fits``     a pod that fits, looking at each device alone, is served (`complete`)
-    ``empty-again``                 when all pods are gone, every device can be given whole
+    ``empty-again``                 when all pods are gone, a device can be given whole, as at the start
     =============================== =================================================================
 
     >>> class Mine(PluginMachine):
@@ -147,7 +149,6 @@ class PluginMachine(RuleBasedStateMachine):
     def allocate(self, request: Request) -> None:
         """A pod comes."""
         self._allocate(request)
-        self._recount()
 
     @precondition(lambda self: self.pods)
     @rule(number=st.integers(0, 7))
@@ -158,38 +159,29 @@ class PluginMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.capacity)
     @rule()
     def empty(self) -> None:
-        """All pods go, one pod after the other takes a whole device, and these go, too."""
+        """All pods go; then every device is wanted whole, one after the other."""
         for pod in list(self.pods):
             self._free(pod)
         for device in self.capacity.values():
             whole = Request(1, device.memory_mib, device.cus if self.with_cus else 0)
-            if not self._fits(whole):
-                continue  # a larger request took this device's place
-            if self._allocate(whole, invariant="empty-again") is None:
-                why = f"all pods are gone, and {whole} is refused; devices: {list(self.capacity.values())}"
-                raise Broken("empty-again", why)
-            self._recount()
-        for pod in list(self.pods):
-            self._free(pod)
+            fresh = type(self).make(list(self.capacity.values())).allocate("pod-0", whole) is not None
+            self._allocate(whole, "empty-again" if fresh else _FITS)
+            for pod in list(self.pods):
+                self._free(pod)
 
-    def _allocate(
-        self, request: Request, invariant: str = "no-refusal-of-what-fits"
-    ) -> Sequence[Share] | None:
+    def _allocate(self, request: Request, invariant: str = _FITS) -> None:
         pod = f"pod-{self._next}"
         self._next += 1
         fits = self._fits(request)
         shares = self.allocator.allocate(pod, request)
         if shares is None:
             served = ", ".join(f"{name}: {list(held)}" for name, held in self.pods.items()) or "none"
-            ensure(
-                not (fits and self.complete),
-                invariant,
-                f"{request} fits and is refused; pods served: {served}",
-            )
-            return None
+            why = f"{request} fits and is refused; pods served: {served}"
+            ensure(not fits or (invariant == _FITS and not self.complete), invariant, why)
+            return
         self.pods[pod] = list(shares)
         self._as_asked(pod, request, shares)
-        return shares
+        self._recount()
 
     def _free(self, pod: str) -> None:
         self.allocator.free(pod)

@@ -98,7 +98,9 @@ class NodeMachine(RuleBasedStateMachine):
     =============================== =================================================================
 
     After a step the GPU it touched and one other are looked at, and what KFD lists anew; after the history,
-    everything is. A failing run notes its trace, for ``gpusim replay``.
+    everything is. A failing run notes its trace, for ``gpusim replay``. On Python 3.11 the phase
+    `Phase.explain` of Hypothesis traces every line and takes most of the time after a failure: better leave
+    it out.
     """
 
     nodes: ClassVar[st.SearchStrategy[NodeSpec]] = nodes(max_gpus=3, sriov=False, odd=False)

@@ -190,13 +190,11 @@ def histories(
     between("1", 1, "max_gpus", max_gpus, least=1)
     between("min_size", min_size, "max_size", max_size)
     texts = (*wanted, *(_WRONG_MODES if wrong_modes else ()))
-    gpu = st.integers(0, max_gpus - 1)
-    kinds = [
-        st.builds(Step, st.just("switch"), gpu, st.sampled_from(texts))
-        if do == "switch"
-        else st.builds(Step, st.just(do), gpu)
-        for do in chosen
-    ]
-    # One_of over many kinds would make switches rare: half of all steps are some, where they are asked for.
-    switches = [kind for kind, do in zip(kinds, chosen, strict=True) if do == "switch"]
-    return st.lists(st.one_of(*switches, st.one_of(*kinds)), min_size=min_size, max_size=max_size)
+    # Switches are half of all steps, where they are asked for; every step takes three draws, whatever it does,
+    # so that none is simpler than a switch because it is shorter.
+    weights = ("switch",) * (len(chosen) - 1) if "switch" in chosen else ()
+    step = st.tuples(
+        st.sampled_from((*weights, *chosen)), st.integers(0, max_gpus - 1), st.sampled_from(texts)
+    )
+    made = step.map(lambda drawn: Step(drawn[0], drawn[1], drawn[2] if drawn[0] == "switch" else ""))
+    return st.lists(made, min_size=min_size, max_size=max_size)
