@@ -233,7 +233,8 @@ def _serve(vendor: Vendor[Any, Any], host: Host, args: argparse.Namespace, env: 
         raise SettingsError(
             "NODE_NAME is not set: the daemon must know which node it is on (-dry_run does not)"
         )
-    from devplugin.daemon.main import Start, run
+    from devplugin.daemon.life import Start
+    from devplugin.daemon.main import run
     from devplugin.kube import connect
 
     return run(
@@ -246,6 +247,7 @@ def _serve(vendor: Vendor[Any, Any], host: Host, args: argparse.Namespace, env: 
             kubelet_dir=args.kubelet_dir,
             connect=lambda: connect(env.get("KUBECONFIG") or None, component=f"{vendor.name}-device-plugin"),
             pulse=getattr(args, "pulse", 0),
+            metrics=args.metrics_bind_address,
             verbosity=args.v,
         )
     )

@@ -20,7 +20,7 @@ from devplugin.daemon.logs import Logs
 from devplugin.hami import Pod
 from devplugin.host import Host
 from devplugin.kube import Api, KubeError, NoCluster, NotFound
-from devplugin.scrape import NodeCollector, Scraped, bind
+from devplugin.scrape import NodeCollector, Page, Scraped, bind
 from devplugin.settings import GoParser, add_flag, add_log_flags, add_node_flags
 from devplugin.vendor import Measured, Metered, Watched
 
@@ -189,7 +189,11 @@ def run(start: Start) -> int:
     with Logs(start.verbosity) as logs:
         logs.release()
         records = Records(start.node, start.vendor.vocabulary().register)
-        scraped = Scraped(listening, start.node, NodeCollector(start.vendor.series(), Look(start, records)))
+        scraped = Scraped(
+            listening,
+            Page("vgpu-monitor", f"GPUs of node {start.node} and the memory its containers have on them."),
+            NodeCollector(start.vendor.series(), Look(start, records)),
+        )
         try:
             return asyncio.run(live(start, scraped, records))
         finally:

@@ -24,7 +24,7 @@ from devplugin.hami import (
     owns,
     pod_patch,
 )
-from devplugin.vendor import Allocation, Effect, FactRequest, PodEvent, Refused, Vendor
+from devplugin.vendor import Allocation, Effect, FactRequest, PodEvent, Refused, Vendor, Why
 
 Inv = TypeVar("Inv")
 S = TypeVar("S")
@@ -68,6 +68,7 @@ class Denied:
     event: PodEvent | None = None
     after: tuple[Effect, ...] = ()
     """Background: what makes a later try succeed."""
+    why: Why = "device"
 
     @property
     def release(self) -> bool:
@@ -99,14 +100,14 @@ def plan(
     try:
         wanted = claim(node, pods, vendor.vocabulary(), ids)
     except NoClaim as error:
-        return _denied(str(error), error.pod)
+        return _denied(str(error), error.pod, "pod")
     missing = tuple(need for need in vendor.needs(inventory, settings, wanted) if need not in facts)
     if missing:
         return Needs(missing)
     try:
         allocation = vendor.allocate(inventory, settings, wanted, pods, facts)
     except Refused as error:
-        return _denied(f"node {node.name}: {error}", wanted.pod, error.after)
+        return _denied(f"node {node.name}: {error}", wanted.pod, error.why, error.after)
     if wanted.pod is None:
         return Granted(wanted, allocation, {}, release=False)
     if allocation.annotations and not owns(node, wanted.pod):
@@ -115,13 +116,14 @@ def plan(
             f"node {node.name}: the node lock does not belong to pod {wanted.pod} ({holder(node)}), "
             "its devices cannot be recorded; delete the pod so that it is scheduled again",
             wanted.pod,
+            "lock",
         )
     patch = pod_patch(wanted, vendor.vocabulary(), allocation.annotations)
     return Granted(wanted, allocation, patch, release=patch[BIND_PHASE] == SUCCESS)
 
 
-def _denied(reason: str, pod: Pod | None, after: tuple[Effect, ...] = ()) -> Denied:
+def _denied(reason: str, pod: Pod | None, why: Why, after: tuple[Effect, ...] = ()) -> Denied:
     if pod is None:
-        return Denied(reason, after=after)
+        return Denied(reason, after=after, why=why)
     event = PodEvent(pod.namespace, pod.name, pod.uid, "Warning", REFUSED, reason)
-    return Denied(reason, pod, failure_patch(), event, after)
+    return Denied(reason, pod, failure_patch(), event, after, why)

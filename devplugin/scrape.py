@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,12 +33,21 @@ IDLE = 75.0
 """Seconds a silent connection is kept: longer than the usual interval of one minute."""
 
 _PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>vgpu-monitor</title></head>
-<body><h1>vgpu-monitor</h1>
-<p>GPUs of node {node} and the memory its containers have on them.</p>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>
+<body><h1>{title}</h1>
+<p>{about}</p>
 <ul><li><a href="metrics">metrics</a></li><li><a href="healthz">healthz</a></li></ul>
 </body></html>
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What stands at ``/``."""
+
+    title: str
+    """The program's name; also what the server calls itself."""
+    about: str
 
 
 class NodeCollector(Collector):
@@ -97,14 +107,22 @@ class Scraped:
 
     Args:
         listening: from `bind`; closed by `close`.
-        node: the node's name, for the page.
+        page: for people who open the address.
         collector: what is exported.
+        trouble: why the process should be restarted, empty when it should not; it answers ``/healthz``.
     """
 
-    def __init__(self, listening: socket.socket, node: str, collector: Collector) -> None:
+    def __init__(
+        self,
+        listening: socket.socket,
+        page: Page,
+        collector: Collector,
+        trouble: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.trouble = trouble
         self._collector = collector
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="host")
-        self._server = _Server(listening, node, self)
+        self._server = _Server(listening, page, self)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.2,), name="http", daemon=True
         )
@@ -145,11 +163,12 @@ class _Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, listening: socket.socket, node: str, scraped: Scraped) -> None:
+    def __init__(self, listening: socket.socket, page: Page, scraped: Scraped) -> None:
         super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listening
-        self.page = _PAGE.format(node=escape(node)).encode()
+        self.page = _PAGE.format(title=escape(page.title), about=escape(page.about)).encode()
+        self.title = page.title
         self.scraped = scraped
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -162,8 +181,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: _Server
     protocol_version = "HTTP/1.1"
-    server_version = "vgpu-monitor"
-    sys_version = ""
     timeout = IDLE
     disable_nagle_algorithm = True  # headers and body are two writes
 
@@ -173,13 +190,23 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/metrics":
             self._metrics()
         elif path == "/healthz":
-            self._answer(HTTPStatus.OK, b"ok\n")
+            self._health()
         elif path == "/":
             self._answer(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
         else:
             self._answer(HTTPStatus.NOT_FOUND, b"not found: there are /metrics, /healthz and /\n")
 
     do_HEAD = do_GET  # noqa: N815 - the base class's name, and so below
+
+    def version_string(self) -> str:
+        """The ``Server`` header."""
+        return self.server.title
+
+    def _health(self) -> None:
+        if trouble := self.server.scraped.trouble():
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{trouble}\n".encode())
+        else:
+            self._answer(HTTPStatus.OK, b"ok\n")
 
     def _metrics(self) -> None:
         try:

@@ -159,12 +159,19 @@ def add_flag(
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
     """Flags that every vendor's plugin has: where the node is, kubelet, logging.
 
-    Values: `root`, `simulate`, `dry_run`, `kubelet_dir`, `expect`, `update`, `junit`, `v`, `logtostderr`,
-    `stderrthreshold`.
+    Values: `root`, `simulate`, `dry_run`, `kubelet_dir`, `metrics_bind_address`, `expect`, `update`, `junit`,
+    `v`, `logtostderr`, `stderrthreshold`.
     """
     node = add_node_flags(parser)
     add_flag(node, "dry_run", go_bool, False, "print registration and offers as one JSON object, and exit")
     add_flag(node, "kubelet_dir", str, "/var/lib/kubelet/device-plugins", "directory of kubelet.sock")
+    add_flag(
+        node,
+        "metrics_bind_address",
+        str,
+        "",
+        "serve /healthz and metrics of the plugin itself there: :9395, 127.0.0.1:9395; empty: nowhere",
+    )
     golden = parser.add_argument_group("comparing a dry run with a golden result")
     add_flag(golden, "expect", str, "", "compare with this file; exit 1 and a diff when they differ")
     add_flag(golden, "update", go_bool, False, "write the file of -expect anew where it differs")

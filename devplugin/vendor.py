@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from devplugin.cdi import CdiDevice
 from devplugin.hami import Claim, Pod, Vocabulary
@@ -210,11 +210,18 @@ class Allocation:
     """What is wrong with the node's records, stable so that each is logged once (decision 18)."""
 
 
+Why = Literal["pod", "lock", "device", "cores", "limit", "image", "record"]
+"""What an Allocate is refused for, in classes an operator counts: no pod waits for it · the node lock is not
+the pod's · the device is not there · its cores are taken · nothing would limit memory · the image cannot load
+the hook, or is not known · a record cannot be read."""
+
+
 class Refused(Exception):  # noqa: N818  # the answer no, not something gone wrong
     """A decision says no. The text names the object and the remedy; it reaches the pod as an Event."""
 
-    def __init__(self, text: str, after: Sequence[Effect] = ()) -> None:
+    def __init__(self, text: str, after: Sequence[Effect] = (), *, why: Why = "device") -> None:
         super().__init__(text)
+        self.why: Why = why
         self.after = tuple(after)
         """What is to be done nevertheless, in the background: so that the next try is answered yes."""
 

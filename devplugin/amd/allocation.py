@@ -157,7 +157,8 @@ def _kubelet_shares(catalogue: Catalogue, claim: Claim) -> list[_Share]:
             why = f" ({'; '.join(claim.passed_over)})" if claim.passed_over else ""
             raise Refused(
                 f"no pod waits for shared device {identifier}, and a slot alone says neither CUs nor "
-                f"memory{why}; let the HAMi scheduler place the pod"
+                f"memory{why}; let the HAMi scheduler place the pod",
+                why="pod",
             )
         shares.append(_Share(device, 0, 0))
     return shares
@@ -167,7 +168,7 @@ def _mask(share: _Share, taken: Taken) -> int:
     """The CUs of a device for this container, by its own numbering; refused when they are not free."""
     device, gpu = share.device, share.device.gpu
     if gpu.bdf in taken.blocked:
-        raise Refused(taken.blocked[gpu.bdf])
+        raise Refused(taken.blocked[gpu.bdf], why="record")
     if share.memory_only:
         return cumask.everything(device.cus)
     in_use = taken.masks.get(gpu.bdf, 0) >> device.first_cu
@@ -177,7 +178,8 @@ def _mask(share: _Share, taken: Taken) -> int:
     except cumask.CuError as error:
         held = ", ".join(map(str, taken.holders.get(gpu.bdf, ()))) or "nobody"
         raise Refused(
-            f"device {device.id}: {error} (held by {held}); wait for one of these pods to end"
+            f"device {device.id}: {error} (held by {held}); wait for one of these pods to end",
+            why="cores",
         ) from error
 
 
@@ -250,7 +252,9 @@ def _records(claim: Claim, shares: Sequence[_Share], masks: Sequence[int]) -> di
         for identifier, (mask, total) in held.items():
             record[identifier] = cumask.text(mask | cumask.parse(record.get(identifier, ""), total))
     except ValueError as error:
-        raise Refused(f"pod {claim.pod}: its {RECORD} cannot be read ({error}); delete the pod") from error
+        raise Refused(
+            f"pod {claim.pod}: its {RECORD} cannot be read ({error}); delete the pod", why="record"
+        ) from error
     return {RECORD: write_record(record)}
 
 

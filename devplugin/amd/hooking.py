@@ -76,7 +76,8 @@ def decide(
             return Hook(False, f"{host} is not on the host")
         raise Refused(
             f"the memory hook {host} is not on the host and dmem does not limit the GPU, so a slice would be "
-            "unlimited; install it (-install_hook) or ask for whole GPUs"
+            "unlimited; install it (-install_hook) or ask for whole GPUs",
+            why="limit",
         )
     if not settings.musl_fail_closed:
         return Hook(True)
@@ -89,19 +90,22 @@ def decide(
 
 def _by_image(claim: Claim, findings: Sequence[Finding], limited: bool) -> Hook:
     if not findings:
-        raise Refused(f"pod {claim.pod}: its image is not known, so it cannot be checked; delete the pod")
+        raise Refused(
+            f"pod {claim.pod}: its image is not known, so it cannot be checked; delete the pod", why="image"
+        )
     unknown = [found for found in findings if not found.loads_hook and not found.settled]
     if unknown:
         raise Refused(
             "; ".join(found.refusal for found in unknown),
             after=[PullImage(found.image) for found in unknown if found.pull],
+            why="image",
         )
     unable = [found for found in findings if not found.loads_hook]
     if not unable:
         return Hook(True)
     if limited:
         return Hook(False, "; ".join(f"image {found.image}: {found.verdict.value}" for found in unable))
-    raise Refused("; ".join(found.refusal for found in unable))
+    raise Refused("; ".join(found.refusal for found in unable), why="image")
 
 
 def environment(settings: Settings) -> dict[str, str]:

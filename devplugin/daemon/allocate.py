@@ -73,6 +73,8 @@ class Allocator(Generic[Inv, S]):
         facts: gathers what a decision asks for.
         watcher: told of pods after each grant and by each sweep.
         fetch: begins to pull an image that a refusal asks for.
+        turn: held by the one Allocate at work; whoever serves the same node shares it.
+        waited: told how many seconds an Allocate waited for its turn.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class Allocator(Generic[Inv, S]):
         watcher: PodWatcher | None = None,
         fetch: Fetch | None = None,
         budget: Budget = Budget(),
+        turn: asyncio.Lock | None = None,
+        waited: Callable[[float], None] | None = None,
     ) -> None:
         self._api = api
         self._vendor = vendor
@@ -99,7 +103,8 @@ class Allocator(Generic[Inv, S]):
         self._budget = budget
         self._grants = 0
         self._warned: tuple[str, ...] = ()
-        self._turn = asyncio.Lock()
+        self._turn = turn if turn is not None else asyncio.Lock()
+        self._waited = waited
         self._background: set[asyncio.Task[None]] = set()
 
     # -------------------------------------------------------------- allocate
@@ -112,12 +117,16 @@ class Allocator(Generic[Inv, S]):
                 (as far as the API server lets us).
             Unavailable: the API server, or time, gave out; nothing was granted.
         """
-        until = _now() + self._budget.answer
+        asked = _now()
+        until = asked + self._budget.answer
         try:
             async with asyncio.timeout_at(until - self._budget.release):
                 await self._turn.acquire()
         except TimeoutError:
             raise Unavailable("another Allocate of this node is still at work") from None
+        finally:
+            if self._waited is not None:
+                self._waited(_now() - asked)
         try:
             return await self._serve(tuple(ids), until)
         finally:
@@ -131,7 +140,7 @@ class Allocator(Generic[Inv, S]):
             decision = await self._decide(inventory, ids, until)
             if isinstance(decision, Denied):
                 await self._deny(decision, until)
-                raise Refused(decision.reason)
+                raise Refused(decision.reason, why=decision.why)
             await self._first(decision, until)
             try:
                 await self._grant(decision, until)

@@ -66,12 +66,15 @@ class Announcer(Generic[Inv, S]):
         settings: S,
         node: Node,
         current: Callable[[], Inv | None],
+        *,
+        announced: Callable[[], None] = lambda: None,
     ) -> None:
         self._api = api
         self._vendor = vendor
         self._settings = settings
         self._node = node
         self._current = current
+        self._announced = announced
         self._hurry = asyncio.Event()
         self._said = ""
         self._capacity_said = ""
@@ -114,6 +117,7 @@ class Announcer(Generic[Inv, S]):
                 self._capacity_said = ""
         await self._part(inventory, patch.annotations.get(self._register))
         self._node = await self._api.patch_node(self._node.name, patch.annotations)
+        self._announced()
         effects, self._seen = self._vendor.events(inventory, self._settings, self._seen)
         self.say(effects)
         await self._tell()

@@ -1,99 +1,42 @@
-"""The life of the daemon: what begins in which order, what runs for ever, and how it ends.
+"""The process around a life: what begins in which order, what signals do, and how it ends.
 
 Begin: API server → node → settings (the mode may stand on the node: decision 24 forbids any list
-before it is known) → first discovery → lists and registration. Then these loops: rediscovery,
-announcing, memory limits, the sweep, and one registrar for each resource. A signal ends them all:
-streams closed, sockets removed, exit 0. Whatever is in memory can be rebuilt, so SIGKILL loses nothing
+before it is known) → a life (`devplugin.daemon.life`). SIGTERM, SIGINT and SIGQUIT end it: streams closed,
+sockets removed, exit 0. SIGHUP begins another in the same process: node annotations and settings are read
+anew, everything else follows from them. Whatever is in memory can be rebuilt, so SIGKILL loses nothing
 either.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic
 
-from devplugin import imagecheck
-from devplugin.daemon.allocate import Allocator
-from devplugin.daemon.announce import Announcer
-from devplugin.daemon.caps import Capper
-from devplugin.daemon.images import Images
+from devplugin.daemon.life import Fatal, Life, Shared, Start, insist
 from devplugin.daemon.logs import Logs
-from devplugin.daemon.observe import Observer
-from devplugin.daemon.prepare import Preparer
-from devplugin.daemon.specfile import SpecFile
-from devplugin.hami import Node, Pod
-from devplugin.host import Host
-from devplugin.imagecheck import Place
-from devplugin.kube import Api, KubeError, NoCluster
-from devplugin.kubelet.directory import Directory, SocketPathError
-from devplugin.kubelet.registrar import Registrar
-from devplugin.kubelet.service import Board, TryLater
+from devplugin.daemon.own import serve
+from devplugin.hami import Node
+from devplugin.kube import Api, NoCluster
 from devplugin.settings import SettingsError
-from devplugin.vendor import (
-    ContainerEdits,
-    FactRequest,
-    HealthSource,
-    Inv,
-    PreferenceQuery,
-    Reports,
-    S,
-    SettingsInput,
-    Vendor,
-)
+from devplugin.vendor import Inv, S, SettingsInput
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-SWEEP = 25.0
-"""Decision 19 promises 30 s from a pod's end to its lock's; the sweep itself needs a moment."""
-
-SWEEP_AGAIN = 2.0
-"""After a sweep that failed: waiting for the next turn would make those 30 s almost a minute."""
-
 LOGS_AFTER = 1.0
 """Seconds after which kept log lines are written at the latest; the first lists are out by then."""
-
-FIRST_RETRY = 0.5
-LAST_RETRY = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Start(Generic[Inv, S]):
-    """All that a daemon is started with."""
-
-    vendor: Vendor[Inv, S]
-    host: Host
-    node: str
-    """NODE_NAME."""
-    args: argparse.Namespace
-    env: Mapping[str, str]
-    kubelet_dir: str
-    connect: Callable[[], Api]
-    """Makes the API server's port; blocking (it imports the client)."""
-    pulse: int = 0
-    verbosity: int = 0
-
-
-class Fatal(Exception):  # noqa: N818 - says what it is
-    """The daemon cannot do its work and waiting does not help; the text is one line for the operator."""
 
 
 class Daemon(Generic[Inv, S]):
     """One run of the daemon."""
 
-    def __init__(self, start: Start[Inv, S], logs: Logs) -> None:
+    def __init__(self, start: Start[Inv, S], shared: Shared, logs: Logs) -> None:
         self._start = start
+        self._shared = shared
         self._logs = logs
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="host")
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._failed: asyncio.Future[None] | None = None
+        self._api: Api | None = None
 
     async def run(self) -> None:
         """Until a signal comes.
@@ -101,40 +44,62 @@ class Daemon(Generic[Inv, S]):
         Raises:
             Fatal: refused settings, no API server configured, an impossible socket path.
         """
-        stop = asyncio.Event()
+        stop, again = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, again.set)
         loop.call_later(LOGS_AFTER, self._logs.release)
-        self._failed = loop.create_future()
-        life = self._spawn(self._live())
         ending = asyncio.create_task(stop.wait())
+        working = asyncio.create_task(self._lives(again))
+        beating = asyncio.create_task(self._shared.tally.beat())
         try:
-            either: set[asyncio.Future[Any]] = {life, ending, self._failed}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if self._failed.done():
-                self._failed.result()
-            if life.done():
-                life.result()
+            await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
         finally:
             log.info("ending")
-            ending.cancel()
-            self._failed.cancel()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._worker.shutdown(wait=False, cancel_futures=True)
+            await _end(ending, working, beating)
 
-    async def _live(self) -> None:
-        start = self._start
+    async def _lives(self, again: asyncio.Event) -> None:
+        """One life after another, for ever."""
+        life: asyncio.Task[None] | None = None
+        beginning: asyncio.Task[Life[Inv, S]] | None = None
+        asked: asyncio.Task[Any] | None = None
         try:
-            api = await asyncio.to_thread(start.connect)
-        except NoCluster as error:
-            raise Fatal(str(error)) from error
-        node = await _insist(lambda: api.node(start.node), f"node {start.node} cannot be read")
-        settings = self._settings(node)
-        with Directory(start.kubelet_dir) as directory:
-            await self._work(api, node, settings, directory)
+            while True:
+                again.clear()
+                # The life before serves on while this waits: for an API server that is away, for example.
+                beginning = asyncio.create_task(self._begin())
+                new = await _or_fail(beginning, life)
+                if life is not None:
+                    await self._part(life)
+                life = asyncio.create_task(new.run())
+                asked = asyncio.create_task(again.wait())
+                await _or_fail(asked, life)
+                log.info("SIGHUP: reading node and settings again")
+        finally:
+            await _end(beginning, asked, life)
+
+    async def _begin(self) -> Life[Inv, S]:
+        """Read what a life stands on."""
+        start = self._start
+        if self._api is None:
+            try:
+                self._api = await asyncio.to_thread(start.connect)
+            except NoCluster as error:
+                raise Fatal(str(error)) from error
+        api = self._api
+        node = await insist(lambda: api.node(start.node), f"node {start.node} cannot be read")
+        self._shared.tally.lives += 1
+        return Life(start, self._shared, api, node, self._settings(node))
+
+    async def _part(self, life: asyncio.Task[None]) -> None:
+        """End a life between two Allocates: kubelet drops the answer of a plugin that registers anew."""
+        async with self._shared.turn:
+            life.cancel()
+            await asyncio.sleep(0)
+        await _end(life)
 
     def _settings(self, node: Node) -> S:
         start = self._start
@@ -147,242 +112,45 @@ class Daemon(Generic[Inv, S]):
         log.info("%s", start.vendor.describe(settings))
         return settings
 
-    async def _work(self, api: Api, node: Node, settings: S, directory: Directory) -> None:
-        start, vendor = self._start, self._start.vendor
-        announcer: Announcer[Inv, S] = Announcer(api, vendor, settings, node, lambda: observer.current)
-        capper: Capper[Inv, S] = Capper(
-            api,
-            vendor,
-            settings,
-            host=start.host,
-            worker=self._worker,
-            node=start.node,
-            current=lambda: observer.current,
-        )
-        # The seam's other two halves: every host of the launcher has them.
-        place = cast("Place", start.host)
-        images = Images(place, _ctr(start.args))
-        spec: SpecFile[Inv, S] = SpecFile(vendor, settings, place=place, worker=self._worker)
 
-        async def facts(requests: Sequence[FactRequest]) -> Mapping[FactRequest, Any]:
-            return await self._facts(requests, images, spec)
-
-        allocator: Allocator[Inv, S] = Allocator(
-            api,
-            vendor,
-            settings=settings,
-            node=start.node,
-            current=lambda: observer.current,
-            facts=facts,
-            watcher=capper,
-            fetch=images.fetch,
-        )
-
-        def changed() -> None:
-            announcer.hurry()
-            capper.hurry()
-
-        def prefer(query: PreferenceQuery) -> tuple[str, ...]:
-            inventory = observer.current
-            if inventory is None:
-                raise ValueError("the node's devices are not known yet")
-            return vendor.prefer(inventory, settings, query)
-
-        def serve(board: Board) -> Callable[[], None]:
-            allocate = self._unbroken(allocator)
-            # A scheduler that looked while kubelet was away has deleted the registration (no capacity).
-            registrar = Registrar(board, prefer, allocate, directory, registered=announcer.hurry)
-            task = self._spawn(registrar.run())
-            task.add_done_callback(self._ended)
-            return lambda: _cancel(task)
-
-        async def pods() -> Sequence[Pod]:
-            return await _insist(lambda: api.pods_on(start.node), f"pods of node {start.node} cannot be read")
-
-        observer: Observer[Inv, S] = Observer(
-            vendor,
-            settings,
-            host=start.host,
-            worker=self._worker,
-            serve=serve,
-            changed=changed,
-            before=spec.keep,
-            prepare=Preparer(
-                vendor,
-                settings,
-                host=start.host,
-                worker=self._worker,
-                pods=pods,
-                say=announcer.say,
-            ),
-            ask=_ask(vendor.health_source(settings)),
-        )
-        await self._first_look(observer)
-        self._tidy(directory, observer)
-        loops = [
-            self._spawn(observer.run(start.pulse)),
-            self._spawn(announcer.run()),
-            self._spawn(capper.run()),
-            self._spawn(keep_swept(allocator, lambda: self._tidy(directory, observer))),
-        ]
-        await asyncio.gather(*loops)
-
-    async def _first_look(self, observer: Observer[Inv, S]) -> None:
-        delay = FIRST_RETRY
-        while True:
-            try:
-                await observer.look(check=self._start.pulse > 0)
-            except Exception:
-                log.exception("discovery failed; trying again")
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, LAST_RETRY)
-            else:
-                if not observer.offers:
-                    log.warning("no device to offer; looking again every %.0f s", 30.0)
-                return
-
-    @staticmethod
-    def _tidy(directory: Directory, observer: Observer[Inv, S]) -> None:
-        """Sockets a killed life of ours left behind: of the same domain, and nobody answers on them."""
-        for domain in {resource.partition("/")[0] for resource in observer.offers}:
-            for name in directory.sweep(f"{domain}_"):
-                log.info("removed dead socket %s", name)
-
-    # -------------------------------------------------------------- what the parts call
-
-    def _unbroken(
-        self, allocator: Allocator[Inv, S]
-    ) -> Callable[[Sequence[str]], Coroutine[Any, Any, ContainerEdits]]:
-        """Allocate for the service: carried to its end also when kubelet hangs up in the middle."""
-
-        async def allocate(ids: Sequence[str]) -> ContainerEdits:
-            work = asyncio.create_task(allocator.allocate(ids))
-            work.add_done_callback(_retrieve)
-            try:
-                return await asyncio.shield(work)
-            except KubeError as error:
-                log.warning("Allocate: %s", error)
-                raise TryLater(str(error)) from error
-
-        return allocate
-
-    async def _facts(
-        self, requests: Sequence[FactRequest], images: Images, spec: SpecFile[Inv, S]
-    ) -> Mapping[FactRequest, Any]:
-        """Everything an Allocate wants to know, asked for at the same time."""
-        loop = asyncio.get_running_loop()
-        kinds: dict[str, list[FactRequest]] = {}
-        for request in requests:
-            kinds.setdefault(request.kind, []).append(request)
-        files = kinds.pop("file", [])
-        libcs = kinds.pop(imagecheck.FACT, [])
-        answers: dict[FactRequest, Any] = dict.fromkeys(kinds.pop("cdi", ()), spec.good)
-        if kinds:
-            raise ValueError(f"nobody here can tell {', '.join(kinds)}")
-        there = loop.run_in_executor(self._worker, _present, self._start.host, files) if files else None
-        found = await images.findings(request.subject for request in libcs)
-        answers.update((request, found[request.subject]) for request in libcs)
-        if there is not None:
-            answers.update(await there)
-        return answers
-
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """A registrar only ends when it is cancelled, or for a reason that ends all of us."""
-        if task.cancelled() or self._failed is None or self._failed.done():
-            return
-        error = task.exception()
-        if isinstance(error, SocketPathError):
-            self._failed.set_exception(Fatal(str(error)))
-        elif error is not None:
-            self._failed.set_exception(error)
+async def _or_fail(wanted: asyncio.Task[Any], life: asyncio.Task[None] | None) -> Any:
+    """What `wanted` ends with, unless the life fails before it."""
+    both: set[asyncio.Task[Any]] = {wanted} if life is None else {wanted, life}
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    if life is not None and life.done():
+        life.result()
+    return wanted.result()
 
 
-async def keep_swept(allocator: Allocator[Any, Any], after: Callable[[], None]) -> None:
-    """Sweep now and for ever; `after` is called between sweeps."""
-    said = ""
-    while True:
-        wait = SWEEP_AGAIN
-        try:
-            await allocator.sweep()
-            said, wait = "", SWEEP
-        except KubeError as error:
-            log.log(logging.DEBUG if str(error) == said else logging.WARNING, "sweep: %s", error)
-            said = str(error)
-        except Exception:
-            log.exception("sweep failed")
-        await asyncio.sleep(wait)
-        after()
-
-
-def _present(host: Host, requests: Sequence[FactRequest]) -> dict[FactRequest, Any]:
-    """Which files are there; runs in the thread that owns the Host."""
-    answers: dict[FactRequest, Any] = {}
-    for request in requests:
-        try:
-            host.stat(request.subject)
-        except OSError:
-            answers[request] = False
-        else:
-            answers[request] = True
-    return answers
-
-
-def _ctr(args: argparse.Namespace) -> imagecheck.Ctr:
-    """containerd's client by the flags of a vendor that has them."""
-    plain = imagecheck.Ctr()
-    return imagecheck.Ctr(
-        getattr(args, "ctr_path", plain.path), getattr(args, "containerd_socket", plain.socket)
-    )
-
-
-async def _insist(ask: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
-    """Ask until there is an answer: without it no list may be sent (decision 24)."""
-    delay, said = FIRST_RETRY, ""
-    while True:
-        try:
-            return await ask()
-        except KubeError as error:
-            log.log(
-                logging.DEBUG if str(error) == said else logging.WARNING, "%s: %s; trying again", what, error
-            )
-            said = str(error)
-        await asyncio.sleep(delay)
-        delay = min(delay * 2, LAST_RETRY)
-
-
-def _ask(source: HealthSource | None) -> Callable[[], Coroutine[Any, Any, Reports]] | None:
-    """Who asks the health service there may be."""
-    if source is None:
-        return None
-    from devplugin.daemon.exporter import Exporter
-
-    return Exporter(source).ask
-
-
-def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
+async def _end(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel, and wait until it is done."""
+    there = [task for task in tasks if task is not None]
+    for task in there:
+        task.cancel()
+    await asyncio.gather(*there, return_exceptions=True)
 
 
 def run(start: Start[Inv, S]) -> int:
-    """Run a daemon in this process until a signal; the exit status."""
+    """Run a daemon in this process until a signal; the exit status.
+
+    Raises:
+        SettingsError: `-metrics_bind_address` cannot be had.
+    """
+    shared = Shared(ThreadPoolExecutor(max_workers=1, thread_name_prefix="host"))
+    own = serve(start.metrics, start.node, shared.tally) if start.metrics else None
     with Logs(start.verbosity) as logs:
+        if own is not None:
+            log.info("serving %s/metrics", own.url)
         try:
-            asyncio.run(Daemon(start, logs).run())
+            asyncio.run(Daemon(start, shared, logs).run())
         except Fatal as error:
             log.error("%s", error)
             return 1
         except Exception:
             log.exception("the daemon cannot go on")
             return 1
+        finally:
+            shared.worker.shutdown(wait=False, cancel_futures=True)
+            if own is not None:
+                own.close()
     return 0

@@ -23,7 +23,7 @@ from devplugin.hami import Node, Pod, Vocabulary
 from devplugin.kube import Forbidden, KubeError, NotFound, Unavailable
 from devplugin.monitor import EVERY, KEPT, Look, Records, Start
 from devplugin.quantity import quantity
-from devplugin.scrape import NodeCollector, Scraped, address, bind
+from devplugin.scrape import NodeCollector, Page, Scraped, address, bind
 from devplugin.settings import SettingsError
 from devplugin.vendor import Measured, Sample, Series, Watched
 
@@ -262,7 +262,11 @@ def test_a_problem_is_logged_when_it_appears_and_not_what_the_records_said(
 
 @contextmanager
 def serving(toy: Toy) -> Iterator[Any]:
-    scraped = Scraped(bind("127.0.0.1:0"), "n<ode>", NodeCollector(toy.series(), look(toy)))
+    scraped = Scraped(
+        bind("127.0.0.1:0"),
+        Page("vgpu-monitor", "GPUs of node n<ode>"),
+        NodeCollector(toy.series(), look(toy)),
+    )
     port = int(scraped.url.rpartition(":")[2])
 
     def ask(

@@ -15,7 +15,7 @@ from typing import Any
 from devplugin.amd.settings import Settings
 from devplugin.amd.vendor import Amd
 from devplugin.daemon.allocate import Allocator
-from devplugin.daemon.main import keep_swept
+from devplugin.daemon.life import keep_swept
 from devplugin.kube import KubeError
 from devplugin.vendor import ContainerEdits, FactRequest, Refused
 from gpusim.cluster.apistatus import ApiError
