@@ -9,17 +9,27 @@ is allowed there.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from gpusim import fixturekeys, yamlnode
 from gpusim.amd.check import check
+from gpusim.ascend.check import check_npus
 from gpusim.errors import GpusimError
-from gpusim.fixturekeys import CARD_KEYS, CPU_KEYS, GPU_KEYS, NODE_KEYS, PROSE, Codec, Refused, below
-from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, SpecError
+from gpusim.fixturekeys import (
+    CARD_KEYS,
+    CPU_KEYS,
+    GPU_KEYS,
+    NODE_KEYS,
+    NPU_KEYS,
+    PROSE,
+    Codec,
+    Refused,
+    below,
+)
+from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, NpuSpec, SpecError
 from gpusim.yamlnode import Fields, Items, Node, Scalar
 
 _INSIDE = Path(__file__).resolve().parent / "_fixtures"
@@ -120,6 +130,8 @@ def loads(text: str, *, path: str = "<text>", name: str = "node") -> NodeSpec:
     try:
         spec = reader.node(yamlnode.parse(text), name)
         check(spec)
+        if spec.npus:
+            check_npus(spec)
     except yamlnode.BadYaml as error:
         raise BadFixture(path, "$", error.why, error.line) from error
     except Refused as refused:
@@ -150,7 +162,7 @@ class _Reader:
 
     def node(self, root: Node, name: str) -> NodeSpec:
         document = _mapping(
-            root, [*NODE_KEYS, "cpus", "gpus", "cards", *PROSE], "a mapping that describes a node"
+            root, [*NODE_KEYS, "cpus", "gpus", "npus", "cards", *PROSE], "a mapping that describes a node"
         )
         values = self.values(document, NODE_KEYS, "", ".")
         for key in PROSE.keys() & document.fields.keys():
@@ -163,6 +175,9 @@ class _Reader:
         if (gpus := document.fields.get("gpus")) is not None:
             with _Under(".gpus"):
                 values["gpus"] = self.gpus(gpus)
+        if (npus := document.fields.get("npus")) is not None:
+            with _Under(".npus"):
+                values["npus"] = self.npus(npus)
         if (cards := document.fields.get("cards")) is not None:
             with _Under(".cards"):
                 values["cards"] = self.cards(cards)
@@ -179,17 +194,27 @@ class _Reader:
         return Cpus(**values)
 
     def gpus(self, node: Node) -> tuple[GpuSpec, ...]:
-        if isinstance(node, Items):
-            return tuple(self.one_gpu(item, i) for i, item in enumerate(node.items))
-        document = _mapping(node, [*GPU_KEYS], "a list of GPUs, or one mapping for all of them")
-        return tuple(self.equal_gpus(document))
+        rows = self.devices(node, "gpus", "product", GPU_KEYS, ("GPU", "GPUs"))
+        return tuple(GpuSpec(**row) for row in rows)
 
-    def one_gpu(self, node: Node, index: int) -> GpuSpec:
-        with _Under(f"[{index}]"):
-            document = _mapping(node, [*GPU_KEYS], "a mapping that describes a GPU")
-            _needs(document, "product", "bdf")
-            self.places[f"gpus[{index}]"] = (f"$.gpus[{index}]", document.line)
-            return GpuSpec(**self.values(document, GPU_KEYS, f"gpus[{index}].", f".gpus[{index}]."))
+    def npus(self, node: Node) -> tuple[NpuSpec, ...]:
+        return tuple(NpuSpec(**row) for row in self.devices(node, "npus", "chip", NPU_KEYS, ("NPU", "NPUs")))
+
+    def devices(
+        self, node: Node, name: str, kind: str, keys: Mapping[str, Codec], words: tuple[str, str]
+    ) -> Sequence[dict[str, Any]]:
+        """The values of each device: a list of mappings, or the short form."""
+        if not isinstance(node, Items):
+            document = _mapping(node, [*keys], f"a list of {words[1]}, or one mapping for all of them")
+            return self.equal_devices(document, name, kind, keys)
+        rows = []
+        for i, item in enumerate(node.items):
+            with _Under(f"[{i}]"):
+                document = _mapping(item, [*keys], f"a mapping that describes a {words[0]}")
+                _needs(document, kind, "bdf")
+                self.places[f"{name}[{i}]"] = (f"$.{name}[{i}]", document.line)
+                rows.append(self.values(document, keys, f"{name}[{i}].", f".{name}[{i}]."))
+        return rows
 
     def cards(self, node: Node) -> tuple[CardSpec, ...]:
         if not isinstance(node, Items):
@@ -203,13 +228,15 @@ class _Reader:
                 cards.append(CardSpec(**self.values(document, CARD_KEYS, f"cards[{i}].", f".cards[{i}].")))
         return tuple(cards)
 
-    def equal_gpus(self, document: Fields) -> Iterator[GpuSpec]:
-        """The short form: every value stands for all GPUs, or is a list with one for each."""
-        _needs(document, "product", "bdf")
+    def equal_devices(
+        self, document: Fields, name: str, kind: str, keys: Mapping[str, Codec]
+    ) -> Sequence[dict[str, Any]]:
+        """The short form: every value stands for all devices, or is a list with one for each."""
+        _needs(document, kind, "bdf")
         addresses = document.fields["bdf"]
         count = len(addresses.items) if isinstance(addresses, Items) else 1
         rows: list[dict[str, Any]] = [{} for _ in range(count)]
-        self.places |= {f"gpus[{i}]": ("$.gpus", document.line) for i in range(count)}
+        self.places |= {f"{name}[{i}]": (f"$.{name}", document.line) for i in range(count)}
         for key, node in document.fields.items():
             each = node.items if isinstance(node, Items) else None
             if each is not None and len(each) != count:
@@ -217,9 +244,9 @@ class _Reader:
                 raise Refused(why, node.line, f".{key}")
             for i, row in enumerate(rows):
                 item, place = (node, f".{key}") if each is None else (each[i], f".{key}[{i}]")
-                row[key] = below(place, GPU_KEYS[key], item)
-                self.places[f"gpus[{i}].{key}"] = (f"$.gpus{place}", item.line)
-        return (GpuSpec(**row) for row in rows)
+                row[key] = below(place, keys[key], item)
+                self.places[f"{name}[{i}].{key}"] = (f"$.{name}{place}", item.line)
+        return rows
 
     def values(
         self, document: Fields, keys: Mapping[str, Codec], canonical: str, written: str
@@ -277,7 +304,9 @@ def dump(spec: NodeSpec) -> str:
     if cpus:
         lines += ["cpus:", *(f"  {line}" for line in cpus)]
     if spec.gpus:
-        lines += ["gpus:", *(f"  {line}" for line in _columns(spec.gpus))]
+        lines += ["gpus:", *(f"  {line}" for line in _columns(spec.gpus, GpuSpec("", ""), GPU_KEYS))]
+    if spec.npus:
+        lines += ["npus:", *(f"  {line}" for line in _columns(spec.npus, NpuSpec("", ""), NPU_KEYS))]
     if spec.cards:
         lines.append("cards:")
     for card in spec.cards:
@@ -294,13 +323,12 @@ def _changed(value: object, default: object, keys: Mapping[str, Codec]) -> list[
     ]
 
 
-def _columns(gpus: tuple[GpuSpec, ...]) -> Iterator[str]:
-    """The short form: one line a key, a single value where all GPUs agree."""
-    defaults = {field.name: getattr(GpuSpec("", ""), field.name) for field in fields(GpuSpec)}
-    for key, codec in GPU_KEYS.items():
-        column = [getattr(gpu, key) for gpu in gpus]
+def _columns(devices: Sequence[object], bare: GpuSpec | NpuSpec, keys: Mapping[str, Codec]) -> Iterator[str]:
+    """The short form: one line a key, a single value where all devices agree."""
+    for key, codec in keys.items():
+        column = [getattr(device, key) for device in devices]
         alike = all(value == column[0] for value in column)
         if key == "bdf" or not alike:
             yield f"{key}: {yamlnode.flow([codec.encode(value) for value in column])}"
-        elif column[0] != defaults[key]:
+        elif column[0] != getattr(bare, key):
             yield f"{key}: {codec.encode(column[0])}"

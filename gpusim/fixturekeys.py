@@ -14,6 +14,8 @@ from typing import Any
 
 from gpusim.amd.partition import MODES
 from gpusim.amd.products import PRODUCTS
+from gpusim.ascend.chips import CHIPS
+from gpusim.ascend.health import WORDS
 from gpusim.yamlnode import Fields, Items, Node, Scalar, describe, flow, quoted
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -190,6 +192,21 @@ def _encode_fused(fused: Mapping[int, tuple[int, ...]]) -> str:
 
 FUSED = Codec("a mapping from XCC number to its bitmaps, one per shader array", _decode_fused, _encode_fused)
 
+_COUNT = integer(0, 16)
+
+
+def _decode_counts(node: Node) -> Mapping[str, int]:
+    if not isinstance(node, Fields):
+        raise refusal(node, COUNTS.what)
+    return {key: below(f".{key}", _COUNT, value) for key, value in node.fields.items()}
+
+
+def _encode_counts(counts: Mapping[str, int]) -> str:
+    return "{" + ", ".join(f"{quoted(name)}: {count}" for name, count in counts.items()) + "}"
+
+
+COUNTS = Codec("a mapping from template to a number of vNPUs", _decode_counts, _encode_counts)
+
 _DISTANCE = integer(0, 255)
 _WITHIN_ITSELF = 10
 _ROW = several(_DISTANCE)
@@ -269,6 +286,19 @@ CARD_KEYS: Mapping[str, Codec] = {
 }
 """A display of another vendor."""
 
+NPU_KEYS: Mapping[str, Codec] = {
+    "chip": choice([*CHIPS]),
+    "bdf": _BDF,
+    "card": optional(integer(0, 1 << 20), "counted on"),
+    "phy": optional(integer(0, 63), "the logic id"),
+    "uuid": optional(text("five words of eight hexadecimal digits joined by -"), _BY_SEED),
+    "health": choice([*WORDS]),
+    "used_mib": optional(integer(0, 1 << 20), "as an idle chip"),
+    "busy": integer(0, 100),
+    "share": FLAG,
+    "vnpus": COUNTS,
+}
+
 CPU_KEYS: Mapping[str, Codec] = {
     "vendor": choice(["amd", "intel"]),
     "nodes": integer(1, 4096),
@@ -297,8 +327,11 @@ NODE_KEYS: Mapping[str, Codec] = {
     "minors_per_type": optional(integer(64, 64, "64"), "by kernel"),
     "cgroup_driver": choice(["systemd", "cgroupfs"]),
     "dmem_regions": optional(FLAG, "by driver and kernel"),
+    "npu_driver": text("a version such as 25.5.1"),
+    "npu_smi": several(text("a path of npu-smi")),
+    "npu_smi_status": integer(0, 255),
 }
-"""All but ``cpus``, ``gpus`` and ``cards``, which have keys of their own."""
+"""All but ``cpus``, ``gpus``, ``npus`` and ``cards``, which have keys of their own."""
 
 PROSE: Mapping[str, Codec] = {
     "about": text("what this node is, in words"),

@@ -24,6 +24,7 @@ from gpusim.amd.vram import Vram
 from gpusim.cgroup import Cgroups
 from gpusim.cgroupfs import CgroupFs
 from gpusim.dmem import Copies, Dmem
+from gpusim.errors import GpusimError
 from gpusim.hardware import Hardware
 from gpusim.kernel import Behaviour, behaviour
 from gpusim.process import DeviceRules, Processes
@@ -33,6 +34,9 @@ from gpusim.view import Completed, View
 
 if TYPE_CHECKING:
     from pyfakefs.fake_filesystem import FakeFilesystem
+
+    from gpusim.ascend.board import Board
+    from gpusim.ascend.npu import Npus
 
 __all__ = ["Allocation", "Completed", "Machine", "View"]
 
@@ -64,7 +68,9 @@ class Machine(Hardware):
         self.driver = Driver(spec, self.rules, self.processes, major)
         self.cgroups = Cgroups(self._dmem() if self.rules.dmem_controller else None)
         self.vram = Vram(self.driver, self.cgroups)
-        self._build(hostfs.kept(), {})
+        kept = hostfs.kept()
+        self._board: Board | None = _board(spec, major, kept) if spec.npus else None
+        self._build(kept, {})
         self.write("/sys/fs/cgroup/cgroup.subtree_control", _all(self.cgroups))
         self._groups.make("kubepods.slice" if spec.cgroup_driver == "systemd" else "kubepods")
 
@@ -72,7 +78,29 @@ class Machine(Hardware):
 
     def describe(self) -> dict[str, object]:
         """The state of the node for people and scripts; can be written as JSON."""
-        return describe(self.driver, self.vram)
+        state = describe(self.driver, self.vram)
+        return state if self._board is None else {**state, "npus": self._board.describe()}
+
+    @property
+    def npus(self) -> Npus:
+        """The Ascend NPUs.
+
+        Raises:
+            GpusimError: the node has none.
+        """
+        if self._board is None:
+            raise GpusimError(f"{self.spec.name} has no NPUs")
+        return self._board.npus
+
+    def run(self, argv: Sequence[str], *, timeout: float = 30.0, stdin: bytes = b"") -> Completed:
+        """Run a program: npu-smi where there are NPUs and it is installed.
+
+        Raises:
+            OSError: ENOENT, no such program; EACCES, not executable.
+        """
+        if self._board is None:
+            return super().run(argv, timeout=timeout, stdin=stdin)
+        return self._board.run(self.tree, argv, stdin)
 
     def view(
         self,
@@ -165,8 +193,10 @@ class Machine(Hardware):
         vram = other.vram.fork(driver, cgroups, copies)
         root, dev = other.tree.root.kids(), other._dev.kids()
         kept = {name: node for name, node in root.items() if name not in _KERNELS}
-        made = {name: node for name, node in dev.items() if name not in _UDEVS}
+        ours = _UDEVS if other._board is None else _UDEVS | other._board.nodes().keys()
+        made = {name: node for name, node in dev.items() if name not in ours}
         self.spec, self.rules = spec, rules
+        self._board = None if other._board is None else other._board.copy()
         self.processes, self.driver, self.cgroups, self.vram = processes, driver, cgroups, vram
         self._build(hostfs.copied(kept, self._device), hostfs.copied(made, self._device))
 
@@ -181,6 +211,9 @@ class Machine(Hardware):
         sys.add("fs", Dir({"cgroup": self._groups.root}))
         dev: dict[str, Node] = {**made, "null": self._device(CharDev(*_NULL, 0o666))}
         self._dev = Dir(dev, writable=True)
+        if self._board is not None:
+            self._board.npus.changed = self._npus_changed
+            self._npus_changed()
         self._proc = hostfs.proc(self.spec.kernel, self._majors)
         for pid in self.cgroups.pids():
             self._show(pid)
@@ -200,10 +233,21 @@ class Machine(Hardware):
         elif "dri" in self._dev.kids():
             self._dev.drop("dri")
 
+    def _npus_changed(self) -> None:
+        """Make the device nodes those of the NPUs and vNPUs there are."""
+        assert self._board is not None
+        wanted, there = self._board.nodes(), self._dev.kids()
+        for name in [name for name in there if self._board.owns(name) and name not in wanted]:
+            self._dev.drop(name)
+        for name, node in wanted.items():
+            if name not in there:
+                self._dev.add(name, self._device(node))
+
     def _majors(self) -> list[tuple[int, str]]:
         """Character majors in /proc/devices."""
         kfd = [(self.driver.kfd_major, "kfd")] if self.driver.loaded else []
-        return [(1, "mem"), (MAJOR, "drm"), *kfd]
+        npus = [] if self._board is None else [(n, name) for name, n in self._board.majors.items()]
+        return [(1, "mem"), (MAJOR, "drm"), *kfd, *npus]
 
     def _device(self, node: CharDev) -> CharDev:
         """`node` with this machine's driver behind its number."""
@@ -225,6 +269,8 @@ class Machine(Hardware):
         elif major == self.driver.kfd_major and self.driver.loaded:
             if minor:
                 raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+        elif self._board is not None and self._board.drives(major):
+            self._board.open(major, minor)
         elif (major, minor) != _NULL:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
 
@@ -235,6 +281,13 @@ class Machine(Hardware):
     def _oops(self, why: str) -> None:
         """The real kernel would have died here (kernel.md 4.1); ours writes it down and goes on."""
         self.events.append({"event": "oops", "why": why})
+
+
+def _board(spec: NodeSpec, kfd: int, kept: dict[str, Node]) -> Board:
+    """The NPUs, imported where there are any."""
+    from gpusim.ascend.board import Board
+
+    return Board(spec, kfd, _KFD_MAJORS, kept)
 
 
 def _all(cgroups: Cgroups) -> bytes:

@@ -95,6 +95,30 @@ class CardSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class NpuSpec:
+    """One Ascend chip, in the order of logic ids."""
+
+    chip: str
+    """Key of `gpusim.ascend.chips.CHIPS`, for instance ``910B4``."""
+    bdf: str
+    card: int | None = None
+    """NPU ID of npu-smi; None: counted on, the chips of one NPU together."""
+    phy: int | None = None
+    """N of /dev/davinciN; None: the logic id."""
+    uuid: str | None = None
+    """VDie ID, words joined by ``-``; None: made from the seed."""
+    health: str = "OK"
+    used_mib: int | None = None
+    """Memory in use; None: what an idle chip of the kind shows."""
+    busy: int = 0
+    """AICore utilisation in percent."""
+    share: bool = False
+    """Whether device-share is on."""
+    vnpus: Mapping[str, int] = field(default_factory=dict)
+    """Template → how many idle vNPUs of it there are."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSpec:
     """One node."""
 
@@ -125,3 +149,10 @@ class NodeSpec:
     """``systemd`` makes kubepods.slice, ``cgroupfs`` makes kubepods."""
     dmem_regions: bool | None = None
     """Whether amdgpu registers its VRAM; None: by driver and kernel."""
+    npus: tuple[NpuSpec, ...] = ()
+    npu_driver: str = "25.5.1"
+    """Version of the Ascend driver and of npu-smi."""
+    npu_smi: tuple[str, ...] = ("/usr/local/Ascend/driver/tools/npu-smi", "/usr/local/bin/npu-smi")
+    """Where npu-smi is."""
+    npu_smi_status: int = 1
+    """Exit status of an npu-smi that refuses or fails."""

@@ -155,6 +155,7 @@ def _check_addresses(spec: NodeSpec) -> None:
     taken: dict[str, str] = {}
     devices = [(f"gpus[{i}].bdf", g.bdf) for i, g in enumerate(spec.gpus)]
     devices += [(f"cards[{i}].bdf", c.bdf) for i, c in enumerate(spec.cards)]
+    devices += [(f"npus[{i}].bdf", n.bdf) for i, n in enumerate(spec.npus)]
     for path, bdf in devices:
         if not _BDF.fullmatch(bdf):
             raise SpecError(path, f"{bdf!r} is no PCI address of the form 0000:05:00.0")

@@ -94,35 +94,69 @@ def notes(state: Mapping[str, Any]) -> Iterator[str]:
             yield f"process {process['pid']} (uid {process['uid']}) holds {held}"
 
 
+NPU_HEAD: Row = ("NPU", "PCI address", "chip", "NPU ID", "health", "memory used", "device", "vNPUs")
+_NPU_RIGHT = frozenset({"NPU", "memory used"})
+
+
+def npu_rows(state: Mapping[str, Any]) -> Iterator[Row]:
+    """One row a chip, and below it one for each of its vNPUs."""
+    for npu in state["npus"]["chips"]:
+        free = npu["free"]
+        left = f"{free['ai_cores']} AICore, {free['memory_mib']} MiB free" if npu["vnpus"] else ""
+        yield (
+            str(npu["logic"]),
+            npu["bdf"],
+            npu["chip"],
+            f"{npu['card']}/{npu['chip_id']}",
+            npu["health"],
+            f"{npu['used_mib']} of {npu['total_mib']} MiB",
+            f"davinci{npu['phy']}",
+            "device-share" if npu["share"] else left,
+        )
+        for vnpu in npu["vnpus"]:
+            holder = vnpu["container"] or "idle"
+            yield ("", f"  {vnpu['template']}", "", "", "", "", f"vdavinci{vnpu['id']}", holder)
+
+
+def _tables(state: Mapping[str, Any]) -> Iterator[tuple[str, Row, frozenset[str], Sequence[Row]]]:
+    """Title, head, right-aligned columns and rows; the GPUs are left out where there are only NPUs."""
+    if state["gpus"] or "npus" not in state:
+        yield headline(state), HEAD, _RIGHT, list(rows(state))
+    if "npus" in state:
+        title = f"{state['name']}: kernel {state['kernel']}, Ascend driver {state['npus']['driver']}"
+        yield title, NPU_HEAD, _NPU_RIGHT, list(npu_rows(state))
+
+
 def print_state(state: Mapping[str, Any]) -> None:
     """The node on stdout: a table with colours on a terminal, aligned plain text elsewhere."""
-    body = list(rows(state))
     if is_terminal():
-        _print_rich(state, body)
+        _print_rich(state)
         return
-    widths = [max(len(row[i]) for row in [HEAD, *body]) for i in range(len(HEAD))]
-    say(headline(state))
-    for row in [HEAD, *body]:
-        cells = [
-            cell.rjust(width) if title in _RIGHT else cell.ljust(width)
-            for title, cell, width in zip(HEAD, row, widths, strict=True)
-        ]
-        say("  ".join(cells).rstrip())
+    for title, head, right, body in _tables(state):
+        widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
+        say(title)
+        for row in [head, *body]:
+            cells = [
+                cell.rjust(width) if name in right else cell.ljust(width)
+                for name, cell, width in zip(head, row, widths, strict=True)
+            ]
+            say("  ".join(cells).rstrip())
     for note in notes(state):
         say(note)
 
 
-def _print_rich(state: Mapping[str, Any], body: Sequence[Row]) -> None:
+def _print_rich(state: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(headline(state)), title_justify="left", show_edge=False, pad_edge=False)
-    for title in HEAD:
-        table.add_column(title, justify="right" if title in _RIGHT else "left", no_wrap=title != "product")
-    for row in body:
-        table.add_row(*(Text(cell) for cell in row), style="bold" if row[0] else "")
     console = Console(highlight=False)
-    console.print(table)
+    for title, head, right, body in _tables(state):
+        table = Table(title=Text(title), title_justify="left", show_edge=False, pad_edge=False)
+        for name in head:
+            table.add_column(name, justify="right" if name in right else "left", no_wrap=name != "product")
+        for row in body:
+            table.add_row(*(Text(cell) for cell in row), style="bold" if row[0] else "")
+        console.print(table)
     for note in notes(state):
         console.print(Text(note))
