@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from devplugin.hami import CodecError, ContainerDevice, decode, encode, erase, filled, slots_left
+from devplugin.hami.codec import clip
 
 A = ContainerDevice("uuid-a", "AMDGPU", 4096, 25)
 B = ContainerDevice("uuid-b", "AMDGPU", 1, 2)
@@ -146,3 +147,31 @@ def test_slots_of_every_vendor_count_as_left_and_nothing_else_does() -> None:
             "example.com/amd-devices-to-allocate": f"{TEXT_A};",
         }
     )
+
+
+def test_foreign_text_is_quoted_and_cut_after_eighty_characters() -> None:
+    assert clip("a" * 80) == repr("a" * 80)
+    assert clip("a" * 81) == ascii("a" * 80 + "…")
+    assert clip("abc", 2) == ascii("ab…")
+
+
+def test_the_error_says_which_number_is_wrong() -> None:
+    with pytest.raises(CodecError, match=r": memory 'x'"):
+        decode("u,t,x,1:;")
+    with pytest.raises(CodecError, match=r": cores 'x'"):
+        decode("u,t,1,x:;")
+    with pytest.raises(CodecError, match=r": memory -1"):
+        encode([[ContainerDevice("u", "t", -1, 1)]])
+    with pytest.raises(CodecError, match=r": cores -1"):
+        encode([[ContainerDevice("u", "t", 1, -1)]])
+
+
+def test_a_device_with_numbers_of_ten_digits_has_one_slot() -> None:
+    assert decode("u,t,2147483647,1:;") == ((ContainerDevice("u", "t", 2147483647, 1, 1),),)
+
+
+def test_slot_counts_reach_from_two_to_the_largest_int32() -> None:
+    for slots in (2, 2**31 - 1):
+        device = ContainerDevice("u", "t", 1, 1, slots)
+        assert encode([[device]]) == f"u,t,1,1,{slots}:;"
+        assert decode(encode([[device]])) == ((device,),)

@@ -180,3 +180,53 @@ def test_records_are_written_compact_and_sorted() -> None:
 def test_deeply_nested_json_is_unreadable_not_a_crash() -> None:
     with pytest.raises(ValueError):
         read_record("[" * 100_000)
+
+
+def test_the_keys_are_those_a_scheduler_writes() -> None:
+    assert (VOCABULARY.register, VOCABULARY.to_allocate, VOCABULARY.allocated) == (
+        "hami.io/node-amd-register",
+        "hami.io/amd-devices-to-allocate",
+        "hami.io/amd-devices-allocated",
+    )
+
+
+def test_a_record_of_a_partition_counts_from_its_first_cu() -> None:
+    of = inventory(cut_gpu("m", compute="qpx", ways=4, cus=64))
+    taken = rebuild(of, PARTITION, [recorded('{"m-p2":"0-3","m-p0":"1"}')], None)
+    assert taken.masks == {"0000:05:00.0": 0xF << 128 | 2}
+
+
+def test_a_partition_is_held_whole_even_when_less_was_asked_for() -> None:
+    of = inventory(cut_gpu("m", compute="qpx", ways=4, cus=64))
+    for settings in (CU, PARTITION):
+        taken = rebuild(of, settings, [pod("m-p1,AMD,1024,8:;", phase="Running")], None)
+        assert taken.masks == {"0000:05:00.0": ((1 << 64) - 1) << 64}
+
+
+def test_an_overlap_names_the_lowest_cu_and_the_pod_that_has_it() -> None:
+    taken = take(
+        recorded('{"gpu0":"0-1"}', "first"),
+        recorded('{"gpu0":"3-6"}', "second"),
+        recorded('{"gpu0":"4-7"}', "third"),
+    )
+    assert "CU 4 is held by both default/second and default/third" in taken.blocked[BDF0]
+
+
+@pytest.mark.parametrize(("memory", "cores"), [(16304, 1), (1, 8), (1, 0), (0, 7)])
+def test_one_cu_or_one_mib_is_a_slice(memory: int, cores: int) -> None:
+    assert take(pod(f"gpu0,AMDGPU,{memory},{cores}:;", phase="Running")).masks == {}
+
+
+def test_a_shared_gpu_in_partition_mode_is_held_as_in_cu_mode() -> None:
+    slice_ = pod("gpu0,AMDGPU,4096,2:;", phase="Running")
+    assert rebuild(two(), PARTITION, [slice_], None).masks == {}
+
+
+def test_a_list_of_pairs_is_no_record() -> None:
+    assert set(take(recorded('[["gpu0","0-3"]]')).blocked) == {BDF0}
+
+
+def test_a_served_pod_whose_list_is_gone_has_consumed_everything() -> None:
+    current = pod("gpu0,AMDGPU,0,0:;")
+    bare = replace(current, annotations={VOCABULARY.allocated: "gpu0,AMDGPU,0,0:;"})
+    assert take(bare, current=bare).masks == {BDF0: 0xFF}
