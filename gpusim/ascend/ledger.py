@@ -143,7 +143,8 @@ class Ledger:
             if not file.linked:
                 raise RefusedError(f"{self.path}: it was deleted; what others use cannot be known")
             self._sweep()
-            self._claim()
+            if not self._owns():
+                self._claim()
             used = words[rows.USED + device] + words[rows.RESERVED + device]
             if words[rows.LIMIT + device] != limit:
                 raise RefusedError(f"{self.path}: somebody changed the limit of device {device}")
@@ -252,14 +253,18 @@ class Ledger:
         limit = self.limits[self._device]
         if limit == 0:
             return None
-        file, device = self._map, self._device
+        return virtual_info(limit, self.used(self._device))
+
+    def used(self, device: int) -> int:
+        """Bytes that all processes together have or have reserved on a device."""
+        file = self._map
         seq = file.words[SEQ]
-        used = file.words[rows.USED + device] + file.words[rows.RESERVED + device]
+        used: int = file.words[rows.USED + device] + file.words[rows.RESERVED + device]
         if seq & 1 or file.words[SEQ] != seq:
             # Somebody is at it, or died at it. With the lock nobody is, and the processes' own words count.
             with file:
                 used = rows.total(file, rows.ROW_USED + device) + rows.total(file, rows.ROW_RESERVED + device)
-        return virtual_info(limit, used)
+        return used
 
     def sweep(self) -> dict[int, tuple[int, ...]]:
         """Release what dead processes had: bytes a device, by pid. Of several sweepers one gets each."""

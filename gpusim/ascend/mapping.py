@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from gpusim.ascend.runtime import LedgerError
-from gpusim.ascend.shm import V141, UnknownLedgerError, fresh, read
+from gpusim.ascend.shm import V141, UnknownLedgerError, check_141, fresh
 
 SEQ = V141.fields["seq"].offset // 8
 """Word of the sequence number: odd while somebody writes, or after a writer was killed."""
@@ -86,6 +86,14 @@ class Mapping:
         """All of it as one moment left it, under the lock."""
         with self:
             return self._memory[:]
+
+    def check(self) -> None:
+        """Its head, which never changes: a writer may be at work, or have died, and both are fine.
+
+        Raises:
+            UnknownLedgerError: it is no ledger of this version.
+        """
+        check_141(self._memory)
 
     def forked(self) -> None:
         """In the child: a lock nobody holds, and no process slot."""
@@ -182,23 +190,12 @@ def _map(path: str) -> Mapping:
         raise UnknownLedgerError(f"{path}: {found.st_size} bytes: no ledger of 1.4.1, left as it is")
     mapping = Mapping(descriptor, path, (found.st_dev, found.st_ino))
     try:
-        _check(mapping)
-    except BaseException:
+        mapping.check()
+    except UnknownLedgerError as error:
         mapping.unmap()
-        raise
+        raise UnknownLedgerError(f"{path}: left as it is: {error}") from error
     _open[mapping.key] = mapping
     return mapping
-
-
-def _check(mapping: Mapping) -> None:
-    """Only the head: a writer may be at work, or have died in a slot, and both are fine."""
-    with mapping:
-        head = bytearray(mapping.words[: V141.fields["priority"].offset // 8].tobytes())
-        V141.fields["seq"].write(head, (0,))
-    try:
-        read(bytes(head) + bytes(V141.size - len(head)))
-    except UnknownLedgerError as error:
-        raise UnknownLedgerError(f"{mapping.path}: left as it is: {error}") from error
 
 
 def _make(path: str, data: bytes) -> None:

@@ -75,12 +75,12 @@ def sweep(file: Mapping, spared: int, alive: Alive) -> dict[int, tuple[int, ...]
         What each had, bytes a device, by pid.
     """
     found: dict[int, tuple[int, ...]] = {}
-    for place, pid in enumerate(pids(file)):
-        if pid and pid != spared:
-            row = row_of(place)
-            if not alive(pid, file.words[row + _START]):
-                begin(file)
-                found[pid] = clear(file, row)
+    registered = pids(file)
+    for pid in {*registered} - {0, spared}:
+        row = row_of(registered.index(pid))
+        if not alive(pid, file.words[row + _START]):
+            begin(file)
+            found[pid] = clear(file, row)
     if found:
         recount(file)
     return found

@@ -8,6 +8,7 @@ Everything is little-endian with C alignment. Source: ascend_ppu_hami.md B.1, de
 
 from __future__ import annotations
 
+import functools
 import mmap
 import struct
 from collections.abc import Iterable, Mapping
@@ -305,8 +306,14 @@ def _read_140(data: bytes, layout: Layout) -> Reading:
     return _reading(data, layout, (limit,) * MAX_DEVICES, slots, layout.get(data, "used"))
 
 
-def _read_141(data: bytes) -> Reading:
-    _believe(len(data) == V141.size, f"it has {len(data)} bytes instead of {V141.size}")
+def check_141(data: Bytes) -> None:
+    """Whether the head is one of ours, whole and of this version; counters are not looked at.
+
+    Raises:
+        UnknownLedgerError: it is not.
+    """
+    magic = V141.get(data, "magic") if len(data) == V141.size else None
+    _believe(magic == int.from_bytes(MAGIC, "little"), f"{len(data)} bytes, or not our magic")
     head = {name: V141.get(data, name) for name in ("version", "header", "size", "procs", "workers")}
     wanted = {
         "version": VERSION,
@@ -317,9 +324,14 @@ def _read_141(data: bytes) -> Reading:
     }
     _believe(head == wanted, f"its header says {head}")
     _believe(V141.get(data, "initialized") == 1, "initialized is not 1: nobody has finished making it")
-    _believe(V141.get(data, "seq") % 2 == 0, "it is being written, or its writer died")
     devices = V141.get(data, "devices")
     _believe(1 <= devices <= MAX_DEVICES, f"it has {devices} devices")
+
+
+def _read_141(data: bytes) -> Reading:
+    check_141(data)
+    _believe(V141.get(data, "seq") % 2 == 0, "it is being written, or its writer died")
+    devices = V141.get(data, "devices")
     slots = []
     table = V141.tables["procs"]
     for row in range(table.rows):
@@ -394,6 +406,7 @@ def write(reading: Reading) -> bytes:
     return bytes(data)
 
 
+@functools.lru_cache(maxsize=16)
 def fresh(limits: tuple[int, ...]) -> bytes:
     """A v1.4.1 ledger in which nobody is registered.
 
