@@ -190,7 +190,7 @@ def histories(
     between("1", 1, "max_gpus", max_gpus, least=1)
     between("min_size", min_size, "max_size", max_size)
     texts = (*wanted, *(_WRONG_MODES if wrong_modes else ()))
-    # Switches are half of all steps, where they are asked for; every step takes three draws, whatever it does,
+    # Switches are half of all steps, where they are asked for; every step takes three draws, whatever it is,
     # so that none is simpler than a switch because it is shorter.
     weights = ("switch",) * (len(chosen) - 1) if "switch" in chosen else ()
     step = st.tuples(
