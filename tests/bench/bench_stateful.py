@@ -51,7 +51,8 @@ class Materialised:
         elif kind == "LINK":
             self.files.create_symlink(path, self.machine.readlink(path))
         elif kind == "CHARACTER":
-            self.files.create_file(path)
+            if not self.files.exists(path):  # pyfakefs has /dev/null itself
+                self.files.create_file(path)
         else:
             try:
                 self.files.create_file(path, contents=self.machine.read(path))
@@ -143,8 +144,10 @@ def run(machine: type[RuleBasedStateMachine], examples: int) -> Callable[[], Non
 
 
 def test_a_stateful_example_against_an_empty_hypothesis_machine(guard: Guard) -> None:
-    floor = best(run(empty(Walk), 20), rounds=7)
-    ours = best(run(Walk, 20), rounds=7)
+    # In turns, so that what else the computer does meets both.
+    bare, walk = run(empty(Walk), 20), run(Walk, 20)
+    rounds = [(best(bare, rounds=1), best(walk, rounds=1)) for _ in range(9)]
+    floor, ours = (min(seconds) for seconds in zip(*rounds, strict=True))
     guard.benchmark.pedantic(run(Walk, 20), rounds=1)
     guard.record(
         ours, floor=floor, limit=3, floor_name="the same rules with nothing behind them, 20 examples"
