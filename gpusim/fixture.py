@@ -16,7 +16,6 @@ from typing import Any
 
 from gpusim import fixturekeys, yamlnode
 from gpusim.amd.check import check
-from gpusim.ascend.check import check_npus
 from gpusim.errors import GpusimError
 from gpusim.fixturekeys import (
     CARD_KEYS,
@@ -131,6 +130,8 @@ def loads(text: str, *, path: str = "<text>", name: str = "node") -> NodeSpec:
         spec = reader.node(yamlnode.parse(text), name)
         check(spec)
         if spec.npus:
+            from gpusim.ascend.check import check_npus
+
             check_npus(spec)
     except yamlnode.BadYaml as error:
         raise BadFixture(path, "$", error.why, error.line) from error

@@ -92,6 +92,28 @@ class Machine(Hardware):
             raise GpusimError(f"{self.spec.name} has no NPUs")
         return self._board.npus
 
+    def npu_health(self, phy: int, health: str, codes: Sequence[int] = ()) -> None:
+        """Let an NPU be well or ill, by its physical id and a word of `gpusim.ascend.health`.
+
+        Raises:
+            GpusimError: no such NPU, no such word.
+        """
+        self.npus.ail(phy, health, codes)
+        self.events.append({"event": "npu health", "phy": phy, "health": health})
+
+    def npu_smi_fails(self, form: str, output: str | None, status: int = 1) -> None:
+        """Let npu-smi print `output` and end with `status` instead of working; None: let it work again.
+
+        Args:
+            form: ``info -m``, ``info -t board``, …; empty: every form that has no failure of its own.
+            output: all it prints.
+            status: 0 too is possible (decision 42); it is also that of every refusal from now on.
+
+        Raises:
+            GpusimError: the node has no NPUs; no such form.
+        """
+        self.npus.fail(form, output, status)
+
     def run(self, argv: Sequence[str], *, timeout: float = 30.0, stdin: bytes = b"") -> Completed:
         """Run a program: npu-smi where there are NPUs and it is installed.
 

@@ -351,6 +351,14 @@ class RemoteMachine(RemoteView):
         """Let amdgpu's next probes of a GPU fail, or not any more."""
         self._ask("fail_probe", bdf=bdf, fails=fails)
 
+    def npu_health(self, phy: int, health: str, codes: Sequence[int] = ()) -> None:
+        """Let an NPU be well or ill."""
+        self._ask("npu_health", phy=phy, health=health, codes=list(codes))
+
+    def npu_smi_fails(self, form: str, output: str | None, status: int = 1) -> None:
+        """Let a form of npu-smi fail, or work again."""
+        self._ask("npu_smi_fails", form=form, output=output, status=status)
+
     def mknod(self, path: str, major: int, minor: int, mode: int = 0o666) -> None:
         """Make a device node, as a container runtime does."""
         self._ask("mknod", path=path, major=major, minor=minor, mode=mode)

@@ -316,6 +316,7 @@ def _of_machine(name: str) -> Callable[[Machine, Any, _Args, bytes], _Answer]:
 _ACTIONS = (
     *("switch", "remove", "add", "bind", "unbind", "load", "unload", "reload"),
     *("reset", "hang", "recover", "fail_probe", "mknod", "describe", "kill", "delegate"),
+    *("npu_health", "npu_smi_fails"),
 )
 _SEEN = ("readlink", "probe", "mkdir", "rmdir", "unlink", "copy", "rename", "symlink")
 _METHODS: dict[str, Callable[[Machine, Any, _Args, bytes], _Answer]] = {

@@ -6,12 +6,12 @@ ids start at phy × 16 + 100 (decision 42). Numbers a chip has are data (`gpusim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from gpusim.ascend.chips import CHIPS, Chip, Template
-from gpusim.ascend.health import Health
+from gpusim.ascend.health import WORDS, Health
 from gpusim.errors import GpusimError
 from gpusim.spec import NodeSpec
 
@@ -20,6 +20,13 @@ PER_CHIP = 16
 """Ids a chip has for its vNPUs (decision 42)."""
 NO_CONTAINER = "0" * 12
 """Container column of an idle vNPU (decision 42)."""
+
+FORMS = (
+    *("info", "info -l", "info -m", "info -t board", "info -t phyid-remap", "info -t health"),
+    *("info -t info-vnpu", "info -t template-info", "info -t device-share"),
+    *("set -t device-share", "set -t create-vnpu", "set -t destroy-vnpu"),
+)
+"""What npu-smi can be asked for (decision 42)."""
 
 
 class NpuError(GpusimError):
@@ -141,6 +148,33 @@ class Npus:
             if wanted(npu):
                 return npu
         raise NpuError(why)
+
+    # What goes wrong
+
+    def ail(self, phy: int, health: str, codes: Sequence[int] = ()) -> None:
+        """Let a chip be well or ill.
+
+        Raises:
+            NpuError: no such chip, no such word.
+        """
+        if health not in WORDS:
+            raise NpuError(f"{health!r} is none of {', '.join(WORDS)}")
+        npu = self.phy(phy)
+        npu.health, npu.error_codes = Health(health), tuple(codes)
+
+    def fail(self, form: str, output: str | None, status: int = 1) -> None:
+        """Let a form of npu-smi print `output` and end with `status`; None: let it work again.
+
+        Raises:
+            NpuError: npu-smi has no such form.
+        """
+        if form and form not in FORMS:
+            raise NpuError(f"npu-smi has no form {form!r}; it has {', '.join(FORMS)}")
+        self.exit_status = status
+        if output is None:
+            self.broken.pop(form, None)
+        else:
+            self.broken[form] = output
 
     # vNPUs
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusim import Machine, NodeSpec, load
+from gpusim import GpusimError, Machine, NodeSpec, RemoteMachine, load
 from gpusim.ascend.chips import CHIPS
 from gpusim.ascend.health import Health
 from gpusim.ascend.inside import Inside
-from gpusim.ascend.npu import NpuError
+from gpusim.ascend.npu import FORMS, NpuError
+from gpusim.serve import serve
 from gpusim.spec import NpuSpec
 
 YES = b"Y\n"
@@ -237,11 +238,11 @@ def test_device_share_is_set_for_one_chip() -> None:
 
 # Failing
 
-FORMS = ["info", "info -m", "info -t board -i 0 -c 0", "set -t create-vnpu -i 0 -c 0 -f vir05_1c_8g"]
+CALLS = ["info", "info -m", "info -t board -i 0 -c 0", "set -t create-vnpu -i 0 -c 0 -f vir05_1c_8g"]
 
 
 @pytest.mark.parametrize("status", [0, 1, 255])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", CALLS)
 def test_a_broken_npu_smi_ends_with_the_status_that_was_asked_for(form: str, status: int) -> None:
     machine = Machine(load("ascend/910b4"))
     before = machine.describe()
@@ -251,6 +252,42 @@ def test_a_broken_npu_smi_ends_with_the_status_that_was_asked_for(form: str, sta
     assert machine.describe() == before
     del machine.npus.broken[""]
     assert smi(machine, form)[0] == 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_can_fail_alone_and_works_again(form: str) -> None:
+    machine = Machine(load("ascend/910b4-template"))
+    words = f"{form} -i 0 -c 0 -p 0 -d 1 -f vir01 -v 100"
+    before = smi(machine.fork(), words, YES)
+    machine.npu_smi_fails(form, "broken\n", 3)
+    assert smi(machine, words, YES) == (3, "broken\n")
+    machine.npu_smi_fails(form, None)
+    assert smi(machine, words, YES) == before
+    assert "Error parameter" not in before[1]
+
+
+def test_a_served_machine_can_be_made_ill_and_npu_smi_made_to_fail(tmp_path: Path) -> None:
+    machine = Machine(load("ascend/910b4"))
+    with serve(machine, str(tmp_path / "s")):
+        remote = RemoteMachine(str(tmp_path / "s"))
+        assert remote.describe() == machine.describe()
+        remote.npu_health(2, "Alarm", [0x80E01801])
+        assert pairs(smi(machine, "info -t health -i 2 -c 0")[1])["Health"] == "Alarm"
+        assert machine.events[-1] == {"event": "npu health", "phy": 2, "health": "Alarm"}
+        remote.npu_smi_fails("info -m", "no\n", 0)
+        done = remote.run(["npu-smi", "info", "-m"])
+        assert (done.status, done.stdout) == (0, b"no\n")
+        remote.npu_smi_fails("info -m", None)
+        assert remote.run(["npu-smi", "info", "-m"]).stdout.startswith(b"\tNPU ID")
+        made = remote.run(["npu-smi", "set", "-t", "create-vnpu", "-i", "0", "-c", "0", "-f", "vir05_1c_8g"])
+        assert b"Status                         : OK" in made.stdout
+        assert "vdavinci100" in remote.list("/dev")
+        for refused in (lambda: remote.npu_health(9, "OK"), lambda: remote.npu_health(0, "ill")):
+            with pytest.raises(GpusimError):
+                refused()
+        with pytest.raises(GpusimError, match="no form"):
+            remote.npu_smi_fails("info -x", "")
+        remote.disconnect()
 
 
 def test_one_form_can_break_alone() -> None:
