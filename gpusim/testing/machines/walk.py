@@ -10,8 +10,6 @@ import errno
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from hypothesis import note
@@ -23,57 +21,17 @@ from gpusim.amd.products import PRODUCTS
 from gpusim.machine import Allocation, Machine
 from gpusim.process import Handle
 from gpusim.spec import GpuSpec, NodeSpec
+from gpusim.testing import witness
 from gpusim.testing.machines.broken import Broken, ensure
+from gpusim.testing.machines.expected import KFD, PCI, Expected, Saved, facts_of, place_of, where
 from gpusim.testing.strategies import nodes
 from gpusim.testing.trace import Recorder
 
-KFD = "/sys/class/kfd/kfd/topology"
-_PCI = "/sys/bus/pci/devices"
 _GPU = st.integers(0, 7)
 _MIB = 1 << 20
 _NO_MEMORY = (errno.ENOMEM, errno.ENODEV, errno.EBADF, errno.EINVAL)
 """Full; no such partition; nothing open; the GPU came after the process had opened KFD."""
 _NAME = re.compile(r"(?:card|renderD)\d+")
-
-
-@dataclass(slots=True)
-class Expected:
-    """What the machine must know of one GPU."""
-
-    mode: str
-    driven: bool = True
-    """amdgpu took it at boot; under some releases it cannot."""
-    present: bool = True
-    hung: bool = False
-    base: int = 0
-    """Bytes in use without any allocation of ours."""
-    simds: int = 0
-    """SIMDs of all its KFD nodes together, whatever the mode."""
-
-
-@lru_cache(maxsize=4096)
-def _facts(text: bytes) -> Mapping[str, int]:
-    """A KFD properties file."""
-    return {key: int(value) for key, value in (line.split(" ") for line in text.decode().splitlines())}
-
-
-def _place(bdf: str) -> tuple[int, int]:
-    """Domain and location of a PCI address, function left out."""
-    domain, bus, rest = bdf.split(":")
-    return int(domain, 16), int(bus, 16) << 8 | int(rest.split(".")[0], 16) << 3
-
-
-def _where(facts: Mapping[str, int]) -> tuple[int, int]:
-    """The same of a KFD node (decision 3); old kernels do not print the domain, which is 0 then."""
-    return facts.get("domain", 0), facts["location_id"] & ~7
-
-
-@dataclass(slots=True)
-class _Saved:
-    """A fork, and how it read when it was made."""
-
-    machine: Any
-    read: dict[str, bytes] = field(default_factory=dict)
 
 
 class NodeMachine(RuleBasedStateMachine):
@@ -118,7 +76,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.gpus: dict[str, Expected] = {}
         self.handles: list[Handle] = []
         self.memory: list[tuple[str, Allocation]] = []
-        self.saved: _Saved | None = None
+        self.saved: Saved | None = None
         self._turn = 0
         self._touched: list[str] = []
         self._checked: tuple[int, list[str]] = (-1, [])
@@ -131,7 +89,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.spec = spec
         self.node = Recorder(spec, machine=type(self).make(spec))
         self.machine = self.node.machine
-        self._bdf = {_place(gpu.bdf): gpu.bdf for gpu in spec.gpus}
+        self._bdf = {place_of(gpu.bdf): gpu.bdf for gpu in spec.gpus}
         facts = [self._node(name) for name in self.machine.list(f"{KFD}/nodes")]
         listed = self._by_gpu([found for found in facts if found["simd_count"]])
         for gpu in spec.gpus:
@@ -239,7 +197,7 @@ class NodeMachine(RuleBasedStateMachine):
     def fork(self) -> None:
         """The history goes on on a fork; the original stays behind."""
         self._look_back()
-        self.saved = _Saved(self.machine, self._glance(self.machine))
+        self.saved = Saved(self.machine, self._glance(self.machine))
         self.node = self.node.fork()
         self.machine = self.node.machine
         now = self._glance(self.machine)
@@ -252,14 +210,19 @@ class NodeMachine(RuleBasedStateMachine):
         """After the history: the fork left behind, and the trace if something broke."""
         if sys.exc_info()[1] is not None:
             if hasattr(self, "node"):
-                note("trace, for `gpusim replay FILE`:\n" + self.node.text())
+                self._tell()
             return
         try:
             self._look_back()
             self.everything_is_sound()
         except Broken:
-            note("trace, for `gpusim replay FILE`:\n" + self.node.text())
+            self._tell()
             raise
+
+    def _tell(self) -> None:
+        """The trace, and the node for the report of a failed test."""
+        note("trace, for `gpusim replay FILE`:\n" + self.node.text())
+        witness.note(self.node)
 
     # Invariants
 
@@ -291,10 +254,10 @@ class NodeMachine(RuleBasedStateMachine):
         if [seen[:1] for seen in state] != [seen[:1] for seen in self._state]:
             self._devices_agree()
         if changed:
-            self._nodes_are_sound(names, {_place(bdf) for bdf in touched})
+            self._nodes_are_sound(names, {place_of(bdf) for bdf in touched})
         if changed or state != self._state:
             for facts in self._known.values():
-                bdf = self._bdf[_where(facts)]
+                bdf = self._bdf[where(facts)]
                 if bdf in touched:
                     self._opens(facts["drm_render_minor"], self.gpus[bdf])
         self._state = state
@@ -307,7 +270,7 @@ class NodeMachine(RuleBasedStateMachine):
             if number != b"0\n":
                 ensure(number not in gpus, "partitions-once", f"gpu_id {number!r} of two KFD nodes")
                 gpus[number] = name
-        before = {number: facts for number, facts in self._known.items() if _where(facts) not in touched}
+        before = {number: facts for number, facts in self._known.items() if where(facts) not in touched}
         self._known = {number: before.get(number) or self._node(name) for number, name in gpus.items()}
         minors = [facts["drm_render_minor"] for facts in self._known.values()]
         ensure(len(set(minors)) == len(minors), "partitions-once", f"render minors of KFD nodes: {minors}")
@@ -329,7 +292,7 @@ class NodeMachine(RuleBasedStateMachine):
         """One GPU's own files: its mode, and the bytes in use against a recount."""
         seen, mode = self.gpus[bdf], self._mode(bdf)
         if mode is None:
-            there = bdf in self.machine.list(_PCI)
+            there = bdf in self.machine.list(PCI)
             why = f"{bdf}: expected {seen.present}, listed {there}"
             ensure(there == seen.present, "gone-gpu-is-gone", why)
         else:
@@ -372,13 +335,13 @@ class NodeMachine(RuleBasedStateMachine):
             ensure(hangs, "listed-partitions-open", f"KFD lists renderD{minor}; opening it is {name}")
 
     def _node(self, name: str) -> Mapping[str, int]:
-        return _facts(self.machine.read(f"{KFD}/nodes/{name}/properties"))
+        return facts_of(self.machine.read(f"{KFD}/nodes/{name}/properties"))
 
     def _by_gpu(self, found: Sequence[Mapping[str, int]]) -> dict[str, list[Mapping[str, int]]]:
         """KFD nodes by the GPU with the same domain, bus and device (decision 3)."""
         mine: dict[str, list[Mapping[str, int]]] = {bdf: [] for bdf in self._bdf.values()}
         for facts in found:
-            place = _where(facts)
+            place = where(facts)
             ensure(place in self._bdf, "partitions-make-the-gpu", f"a KFD node of no GPU, at {place}")
             mine[self._bdf[place]].append(facts)
         return mine
@@ -389,21 +352,21 @@ class NodeMachine(RuleBasedStateMachine):
     def _mode(self, bdf: str) -> str | None:
         """As the file says; None: there is none, the GPU is gone, not driven, or cannot be partitioned."""
         try:
-            return str(self.machine.read(f"{_PCI}/{bdf}/current_compute_partition").decode().strip())
+            return str(self.machine.read(f"{PCI}/{bdf}/current_compute_partition").decode().strip())
         except FileNotFoundError:
             return None
 
     def _driven(self, bdf: str) -> bool:
-        return "mem_info_vram_used" in self.machine.list(f"{_PCI}/{bdf}")
+        return "mem_info_vram_used" in self.machine.list(f"{PCI}/{bdf}")
 
     def _vram(self, bdf: str) -> int:
-        return int(self.machine.read(f"{_PCI}/{bdf}/mem_info_vram_used"))
+        return int(self.machine.read(f"{PCI}/{bdf}/mem_info_vram_used"))
 
     def _glance(self, machine: Any) -> dict[str, bytes]:
         """A few files that together tell the state."""
         paths = [f"{KFD}/generation_id", f"{KFD}/nodes"]
         for bdf in self.gpus:
-            paths += [f"{_PCI}/{bdf}/current_compute_partition", f"{_PCI}/{bdf}/mem_info_vram_used"]
+            paths += [f"{PCI}/{bdf}/current_compute_partition", f"{PCI}/{bdf}/mem_info_vram_used"]
         found = {}
         for path in paths:
             try:
