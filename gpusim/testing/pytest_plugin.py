@@ -241,7 +241,7 @@ def _traces(config: pytest.Config) -> Path:
 
 def _file_name(nodeid: str, place: int) -> str:
     """A file name of one test's own: its name for people, a digest of the node id for the rest."""
-    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", nodeid.rpartition("::")[2])[:60].strip("-")
+    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", nodeid.partition("::")[2])[:60].strip("-")
     digest = hashlib.sha256(nodeid.encode()).hexdigest()[:8]
     return f"{readable}-{digest}{f'-{place}' if place else ''}.jsonl"
 

@@ -89,3 +89,12 @@ def test_the_flag_switches_it_off_with_that_reason() -> None:
     assert dmem_state(inventory, Settings(dmem_backend=False)) == Usable(
         False, "switched off by -dmem_backend=false"
     )
+
+
+def test_bytes_that_are_no_text_are_read_past() -> None:
+    host = DictHost({f"{ROOT}/dmem.capacity": b"\xff 1\ndrm/0000:03:00.0/vram 2\n"})
+    assert "drm/0000:03:00.0/vram" in regions(host)
+
+
+def test_a_node_that_can_has_no_reason() -> None:
+    assert usable(DictHost(CONTROLLERS | KUBEPODS)) == Usable(True, "")

@@ -56,6 +56,7 @@ TARGETS = (
         "devplugin/amd/taken.py",
         (
             "tests/devplugin/amd/test_taken.py",
+            "tests/devplugin/amd/test_scaling.py",
             "tests/devplugin/amd/test_allocation.py",
             "tests/properties/test_allocation_histories.py",
         ),
@@ -64,6 +65,7 @@ TARGETS = (
         "devices",
         "devplugin/amd/devices.py",
         (
+            "tests/devplugin/amd/test_devices.py",
             "tests/devplugin/amd/test_scaling.py",
             "tests/devplugin/amd/test_registration.py",
             "tests/devplugin/amd/test_offer.py",
@@ -83,7 +85,11 @@ TARGETS = (
     Target(
         "caps",
         "devplugin/amd/caps.py",
-        ("tests/devplugin/amd/test_caps.py", "tests/devplugin/amd/test_hooking.py"),
+        (
+            "tests/devplugin/amd/test_caps.py",
+            "tests/devplugin/test_dmem_usable.py",
+            "tests/devplugin/amd/test_hooking.py",
+        ),
     ),
     Target(
         "kernel-dmem",

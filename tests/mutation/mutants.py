@@ -163,6 +163,8 @@ def _constants(value: object) -> Iterator[ast.Constant]:
         yield ast.Constant(value + 1)
         if value > 0:
             yield ast.Constant(value - 1)
+    elif isinstance(value, str) and value.count(" ") > 1:
+        return  # words for people
     elif isinstance(value, str):
         yield ast.Constant(value[1:] if value else "x")
     elif isinstance(value, bytes):
