@@ -45,13 +45,14 @@ def main() -> int:
     rows = [{"name": b["name"], **b["extra_info"]} for b in benchmarks if "ratio" in b["extra_info"]]
     if args.json:
         Path(args.json).write_text(json.dumps(rows, indent=2) + "\n")
-    table = Table("operation", "measured ms", "floor", "floor ms", "ratio", "guard", "")
+    table = Table("operation", "measured", "floor", "floor's", "unit", "ratio", "guard", "")
     for row in rows:
         table.add_row(
             escape(row["name"].removeprefix("test_").replace("_", " ")),
-            f"{row['seconds'] * 1e3:.4f}",
+            f"{row['seconds'] * row['scale']:.4f}",
             row["floor_name"],
-            f"{row['floor'] * 1e3:.4f}",
+            f"{row['floor'] * row['scale']:.4f}",
+            row["unit"],
             f"{row['ratio']:.2f}",
             f"≤ {row['limit']:g}",
             "holds" if row["held"] else "BROKEN",

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+SCALES = {"ms": 1e3, "MiB": 1 / (1 << 20)}
+"""From seconds and from bytes to what is shown."""
+
 
 def best(operation: Callable[[], Any], rounds: int = 7, number: int = 1) -> float:
     """Seconds of the fastest of `rounds` runs, each of `number` calls: the least disturbed one."""
@@ -49,12 +52,20 @@ class Guard:
         )
         self.record(self.benchmark.stats.stats.min, floor=floor, limit=limit, floor_name=floor_name)
 
-    def record(self, seconds: float, *, floor: float, limit: float, floor_name: str) -> None:
+    def noted(self, amount: float, *, floor: float, limit: float, floor_name: str, unit: str = "ms") -> None:
+        """Note a ratio of something that pytest-benchmark did not run: seconds, or with `unit` MiB bytes."""
+        self.benchmark.pedantic(lambda: None, rounds=1)
+        self.record(amount, floor=floor, limit=limit, floor_name=floor_name, unit=unit)
+
+    def record(
+        self, seconds: float, *, floor: float, limit: float, floor_name: str, unit: str = "ms"
+    ) -> None:
         """Note a ratio measured otherwise, and hold it."""
         ratio = seconds / floor
         self.benchmark.extra_info.update(
             seconds=seconds, floor=floor, floor_name=floor_name, ratio=ratio, limit=limit, held=ratio <= limit
         )
+        self.benchmark.extra_info.update(unit=unit, scale=SCALES[unit])
         assert ratio <= limit, (
-            f"{seconds * 1e3:.3f} ms is {ratio:.2f} times {floor_name}; at most {limit} allowed"
+            f"{seconds * SCALES[unit]:.3f} {unit} is {ratio:.2f} times {floor_name}; at most {limit} allowed"
         )
