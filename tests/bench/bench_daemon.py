@@ -91,7 +91,7 @@ def test_from_exec_to_the_first_list_on_a_cpx_node(rig: Rig, guard: Guard) -> No
     bare(rig)
     lists: list[float] = []
     floors: list[float] = []
-    # In turn, so that both see the same neighbours; each side's fastest counts, so more rounds favour neither.
+    # In turn, so that both see the same neighbours; the fastest of each counts: more rounds favour neither.
     while len(lists) < ROUNDS or (min(lists) > LIMIT * min(floors) and len(lists) < MOST):
         lists.append(first_list(rig))
         floors.append(bare(rig))
