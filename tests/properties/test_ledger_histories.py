@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -31,8 +31,8 @@ from gpusim.ascend.runtime import OUT_OF_MEMORY, RefusedError
 from gpusim.ascend.shm import read
 from gpusim.testing.machines.ledger import LedgerMachine
 
-HISTORIES = int(os.environ.get("LEDGER_HISTORIES", "500"))
-"""5,000 takes about a minute."""
+HISTORIES = int(os.environ.get("LEDGER_HISTORIES", "5000"))
+"""Ten seconds of one core."""
 SECONDS = float(os.environ.get("LEDGER_SECONDS", "4"))
 """How long real processes are at it; 30 in a nightly run."""
 STEPS = 60
@@ -333,13 +333,15 @@ class OurLedgerMachine(LedgerMachine):
 
 
 TestLedgerMachine = OurLedgerMachine.TestCase
-TestLedgerMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLedgerMachine.settings = settings(stateful_step_count=60, deadline=None)
 
 
 # ---- real processes
 
 REAL = (60, 45)
 WORKERS = 4
+STOP = WORKERS * 16
+"""Byte of the board that asks all workers to come to rest; each says so in the bytes after it."""
 
 
 def work(path: str, board: mmap.mmap, place: int, seed: int) -> None:
@@ -358,7 +360,7 @@ def work(path: str, board: mmap.mmap, place: int, seed: int) -> None:
         struct.pack_into("<2Q", board, place * 16, *sums)
 
     def thread() -> None:
-        while True:
+        while not board[STOP]:
             with mine:  # the current device is the process's
                 ledger.set_device(random_.randrange(2))
                 size = random_.randrange(1, 12)
@@ -392,8 +394,20 @@ def work(path: str, board: mmap.mmap, place: int, seed: int) -> None:
             os._exit(0)
         os.waitpid(pid, 0)
 
-    threading.Thread(target=thread, daemon=True).start()
+    other = threading.Thread(target=thread, daemon=True)
+    other.start()
     thread()
+    other.join()
+    board[STOP + 1 + place] = 1
+    signal.pause()
+
+
+def settled(holds: Callable[[], bool]) -> bool:
+    """Whether it comes to hold within a while."""
+    end = time.monotonic() + 20
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return holds()
 
 
 @pytest.mark.timeout(120)
@@ -401,7 +415,7 @@ def test_real_processes_that_fork_and_are_killed_end_as_the_recount(directory: s
     path = f"{directory}/ledger"
     keeper = Ledger(path, REAL)
     keeper.attach()
-    board = mmap.mmap(-1, WORKERS * 16)
+    board = mmap.mmap(-1, STOP + 1 + WORKERS)
     random_ = random.Random(7)
     seeds = iter(range(1 << 30))
     workers: dict[int, int] = {}
@@ -433,21 +447,26 @@ def test_real_processes_that_fork_and_are_killed_end_as_the_recount(directory: s
                 readings += 1
                 assert all(used <= limit for used, limit in zip(found.used, REAL, strict=True))
                 assert found.limits == REAL
-            believed = struct.unpack(f"<{WORKERS * 2}Q", board[:])
+            believed = struct.unpack(f"<{WORKERS * 2}Q", board[:STOP])
             assert all(sum(believed[device::2]) <= REAL[device] for device in (0, 1))
         if random_.random() < 0.5:
             place = random_.randrange(WORKERS)
             end(place)
             start(place)
             kills += 1
-    # All stand still: who lives has charged what it believes, or one call more.
-    for pid in workers.values():
-        os.kill(pid, signal.SIGSTOP)
+    board[STOP] = 1
+    settled(lambda: all(board[STOP + 1 + place] for place in range(WORKERS)))
+    recount = struct.unpack(f"<{WORKERS * 2}Q", board[:STOP])
+    expected = tuple(sum(recount[device::2]) for device in (0, 1))
+
+    def used() -> tuple[int, ...]:
+        keeper.sweep()
+        return ledgerfile.parse(keeper._map.bytes()).used
+
+    assert settled(lambda: used() == expected), (used(), expected)  # once orphans of the killed have ended
     for place in list(workers):
         end(place)
-    keeper.sweep()
-    found = ledgerfile.parse(keeper._map.bytes())
-    assert found.used == (0, 0)
+    assert used() == (0, 0)
     for device in (0, 1):  # and all of it is there to be had
         keeper.set_device(device)
         taken = keeper.reserve(REAL[device])
