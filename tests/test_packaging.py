@@ -257,7 +257,7 @@ def test_other_pythons_run_it_too(version: str, place: Places) -> None:
     )
     assert run(here.python, "-W", "error", "-c", code, cwd=here.work).strip() == version
     test = page_files()["test_node.py"]
-    plain = test[: test.index("@given")].replace("from hypothesis import given\n", "")
+    plain = test[: test.index("@settings")].replace("from hypothesis import given, settings\n", "")
     plain = plain.replace("from gpusim.testing import strategies\n", "")
     (here.work / "test_node.py").write_text(plain)
     assert "1 passed" in here.pytest("-q", "-W", "error")

@@ -205,7 +205,7 @@ def test_a_property_shows_the_nodes_of_its_shrunk_example_only(run: Run) -> None
         from hypothesis import given, settings, strategies as st
         from gpusim.testing.machines import node
 
-        @settings(database=None)
+        @settings(database=None, deadline=None)
         @given(count=st.integers(1, 8))
         def test_property(make_machine, count):
             one, other = make_machine(node(count=1)), make_machine(node(count=count))
