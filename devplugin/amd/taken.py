@@ -15,7 +15,7 @@ from devplugin.amd import cumask
 from devplugin.amd.devices import scaled_memory_mib, share_memory_mib, whole_memory_mib
 from devplugin.amd.inventory import Gpu, Inventory
 from devplugin.amd.settings import MODE_PARTITION, Settings
-from devplugin.amd.uuid import strip_mode
+from devplugin.amd.uuid import partition_id, strip_mode
 from devplugin.hami import CodecError, ContainerDevice, Pod, Vocabulary, decode
 
 VOCABULARY = Vocabulary(
@@ -173,6 +173,11 @@ def _spans(inventory: Inventory, settings: Settings) -> dict[str, _Span]:
             share = share_memory_mib(gpu)
             spans[identifier] = _Span(gpu, first, partition.cus, share, share, hard=True)
             first += partition.cus
+        if gpu.whole:
+            # Partition 0's device nodes are the GPU's own (kernel.md 6): a pod that was given it before
+            # somebody switched the GPU back can open all of it now. Those of other partitions open no more.
+            everything = whole_memory_mib(gpu)
+            spans[partition_id(gpu.id, 0)] = _Span(gpu, 0, gpu.cus, everything, everything, hard=True)
         spans[gpu.id] = _Span(gpu, 0, gpu.cus, scaled_memory_mib(gpu, settings), whole_memory_mib(gpu), hard)
     return spans
 

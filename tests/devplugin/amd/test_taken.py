@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from devplugin.amd.inventory import Inventory
+from devplugin.amd.settings import Settings
 from devplugin.amd.taken import RECORD, VOCABULARY, Taken, read_record, rebuild, write_record
 from devplugin.hami import Pod
 
@@ -163,6 +164,17 @@ def test_a_partition_holds_its_part_of_the_gpu_in_either_mode() -> None:
     for settings in (CU, PARTITION):
         taken = rebuild(of, settings, [holder], None)
         assert taken.masks == {"0000:05:00.0": ((1 << 64) - 1) << 128}
+
+
+@pytest.mark.parametrize("settings", [CU, PARTITION])
+def test_who_was_given_partition_0_holds_the_gpu_when_it_is_one_device_again(settings: Settings) -> None:
+    of = inventory(cut_gpu("m", compute="spx", ways=1, cus=256))
+    first, second = pod("m-p0,AMD,73728,64:;", phase="Running"), pod("m-p1,AMD,73728,64:;", name="q")
+    taken = rebuild(of, settings, [first, second], None)
+    assert taken.masks == {"0000:05:00.0": (1 << 256) - 1}
+    assert taken.blocked == {}
+    (ignored,) = taken.warnings
+    assert "m-p1, unknown here" in ignored
 
 
 def test_a_hard_device_is_held_whole_even_when_less_was_asked_for() -> None:
