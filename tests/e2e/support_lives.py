@@ -139,6 +139,29 @@ class GpuSwitches(Happening):
 History = tuple[Happening, ...]
 
 
+@dataclass
+class Tally:
+    """What a history came to."""
+
+    pods: int = 0
+    ran: int = 0
+    failed: int = 0
+    refused: int = 0
+    daemons: int = 0
+    switches: int = 0
+    in_use: int = 0
+    """Switches of a GPU that a pod held."""
+    kubelets: int = 0
+    outages: int = 0
+    troubles: int = 0
+    asked_twice: int = 0
+
+    def plus(self, other: Tally) -> Tally:
+        """Both together."""
+        both = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Tally(*(mine + theirs for mine, theirs in both))
+
+
 def write(
     seed: str, *, pods: int, gpus: int, several: int, modes: Sequence[str], hard: bool, busy: float
 ) -> History:

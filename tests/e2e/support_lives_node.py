@@ -1,9 +1,7 @@
-"""A node in virtual time on which a written history happens, and the recount of what it left.
+"""A node in virtual time on which a written history happens, and what must hold when it is over.
 
-The scheduler is gpusim's own, kubelet an actor, the daemon real (`support_lives_daemon`). Counting: a hard
-container holds what the render nodes it was given are *now* (a partition's device number outlives a switch,
-kernel.md 6); a soft one the compute units of its mask, numbered through its GPU as it was then. Nothing of it
-is the plugin's; the plugin's own account is compared with it at the end.
+The scheduler is gpusim's own, kubelet an actor, the daemon real (`support_lives_daemon`); counting is
+`support_lives_count`'s.
 """
 
 from __future__ import annotations
@@ -11,14 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from devplugin.amd.settings import MODE_PARTITION, Settings
-from devplugin.amd.taken import rebuild
 from devplugin.amd.vendor import Amd
 from devplugin.kube import KubeError
-from devplugin.kubejson import read_pods
 from devplugin.vendor import ContainerEdits, Refused
 from gpusim.cluster.apishelves import Change
 from gpusim.cluster.apistatus import ApiError
@@ -30,48 +25,14 @@ from gpusim.machine import Machine
 
 from . import support_lives as lives
 from .support_checks import NODE, TERMINAL, unix
+from .support_lives_count import Recount
 from .support_lives_daemon import ConnectionLostError, Daemon, Wire
-from .support_oracle import LOCK, PHASE, REGISTER, TO_ALLOCATE, Facts, Holding, add, overlap, slots_of
-from .support_port import _json
+from .support_oracle import LOCK, PHASE, REGISTER, TO_ALLOCATE, slots_of
 
 GPU = "amd.com/gpu"
 Object = dict[str, Any]
 QUIET = 75.0
 """Seconds after which everything must have come to rest: two rediscoveries, two sweeps, and a moment."""
-
-
-@dataclass
-class Given:
-    """What a container got."""
-
-    ids: tuple[str, ...]
-    """Of kubelet."""
-    minors: tuple[int, ...]
-    soft: Holding | None
-    """What a shared device's container holds; None: hard."""
-
-
-@dataclass
-class Tally:
-    """What a history came to."""
-
-    pods: int = 0
-    ran: int = 0
-    failed: int = 0
-    refused: int = 0
-    daemons: int = 0
-    switches: int = 0
-    in_use: int = 0
-    """Switches of a GPU that a pod held."""
-    kubelets: int = 0
-    outages: int = 0
-    troubles: int = 0
-    asked_twice: int = 0
-
-    def plus(self, other: Tally) -> Tally:
-        """Both together."""
-        both = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Tally(*(mine + theirs for mine, theirs in both))
 
 
 class LivesNode:
@@ -82,10 +43,9 @@ class LivesNode:
         self.wire = Wire(seed=seed)
         self.store = Store(now=unix, seed=seed)
         self.store.create("nodes", {"metadata": {"name": NODE}}, "")
-        self.tally = Tally()
+        self.tally = lives.Tally()
         self.failure: BaseException | None = None
-        self.given: dict[str, dict[str, Given]] = {}
-        """Pod uid → container → what it got."""
+        self.recount = Recount(self.store, machine, settings)
         self._chance = random.Random(f"node {seed}")
         self._scheduler = Scheduler(self.store, now=unix, sleep=lambda _: None, seed=seed)
         self._daemon: Daemon | None = None
@@ -96,11 +56,6 @@ class LivesNode:
         self._trap = False
         """Kubelet dies the next time it asks for devices."""
         self._back = 1.0
-        self._dirty: set[str] = set()
-        """GPUs that were switched: their account may hold more than anybody can use."""
-        self._facts: Facts | None = None
-        self._known: Facts | None = None
-        """The node as the daemon last saw it: that is what its masks are made for."""
         self._shown: tuple[str, int] | None = None
         self._news = asyncio.Event()
         self._waiting: set[str] = set()
@@ -113,7 +68,7 @@ class LivesNode:
         self.failure = self.failure or error
 
     def looked(self) -> None:
-        self._known = self._now()
+        self.recount.looked()
 
     def fell(self) -> None:
         self._daemon = None
@@ -125,7 +80,7 @@ class LivesNode:
 
     # -- the history -------------------------------------------------------------------------------------
 
-    async def live(self, history: lives.History) -> Tally:
+    async def live(self, history: lives.History) -> lives.Tally:
         """All of it, then rest, then the end conditions; then everybody leaves and the node still works."""
         self._start()
         self._kubelet = asyncio.ensure_future(self._admits())
@@ -203,15 +158,14 @@ class LivesNode:
 
     def _switch(self, one: lives.GpuSwitches) -> None:
         spec = self.machine.spec.gpus[one.gpu]
-        used = any(spec.bdf in self._holds(given) for given in self._living_given())
+        used = self.recount.uses(spec.bdf)
         if used and one.idle_only:
             return
         try:
             self.machine.switch(spec.bdf, one.mode)
         except OSError:
             return
-        self._facts = None
-        self._dirty.add(spec.bdf)
+        self.recount.switched(spec.bdf)
         self.tally.switches += 1
         self.tally.in_use += used
 
@@ -296,20 +250,20 @@ class LivesNode:
 
     async def _admit(self, one: Object) -> None:
         uid = one["metadata"]["uid"]
-        kept = self.given.setdefault(uid, {})  # what an earlier kubelet wrote down
+        kept = self.recount.given.setdefault(uid, {})  # what an earlier kubelet wrote down
         for part in one["spec"]["containers"]:
             limits = (part.get("resources") or {}).get("limits") or {}
             if GPU not in limits or part["name"] in kept:
                 continue
             why = await self._serve(one, part["name"], int(limits[GPU]))
             if why:
-                self.given.pop(uid, None)
+                self.recount.given.pop(uid, None)
                 while self.wire.away:
                     await asyncio.sleep(0.2)
                 self.tally.failed += 1
                 self._status(one, {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": why})
                 return
-            self._nothing_twice()
+            self.recount.nothing_twice()
         while self.wire.away:
             await asyncio.sleep(0.2)
         if self._status(one, {"phase": "Running"}):
@@ -321,12 +275,12 @@ class LivesNode:
             if self._ids():
                 break
             await asyncio.sleep(0.1)
-        held = {i for given in self._living_given() for i in given.ids}
+        held = {i for given in self.recount.living() for i in given.ids}
         free = [i for i in self._ids() or () if i not in held]
         if len(free) < count or self._daemon is None:
             return f"{len(free)} of {count} devices"
         ids = tuple(self._chance.sample(free, count))
-        known = self._known
+        known = self.recount.known
         self._asking = asyncio.ensure_future(self._daemon.allocate(ids))
         self._asking.add_done_callback(lambda done: done.cancelled() or done.exception())
         if self._trap:
@@ -338,62 +292,13 @@ class LivesNode:
             self.tally.refused += isinstance(error, Refused)
             return f"{type(error).__name__}: {error}"
         if self._find(one["metadata"]["name"], one["metadata"]["uid"]) is not None:
-            self.given.setdefault(one["metadata"]["uid"], {})[part] = self._note(ids, edits, count, known)
+            self.recount.note(one["metadata"]["uid"], part, ids, edits, known)
         return ""
-
-    def _note(self, ids: tuple[str, ...], edits: ContainerEdits, count: int, known: Facts | None) -> Given:
-        paths = [node.path for node in edits.devices]
-        minors = tuple(int(p.rpartition("renderD")[2]) for p in paths if "/renderD" in p)
-        assert len(set(minors)) == len(minors), "a device node is given twice"
-        if self.settings.mode == MODE_PARTITION and "HSA_CU_MASK" not in edits.envs:
-            assert len(minors) == count, f"{len(minors)} render nodes for {count} devices"
-            return Given(ids, minors, None)
-        assert known is not None
-        held = known.visible(edits.envs, paths)
-        assert len(held) == count, f"{len(held)} GPUs for {count} devices"
-        return Given(ids, minors, held)
-
-    # -- the recount -------------------------------------------------------------------------------------
-
-    def _now(self) -> Facts:
-        if self._facts is None:
-            self._facts = Facts(self.machine, "[]")
-        return self._facts
-
-    def _holds(self, given: Given) -> Holding:
-        """Compute units that a container can use now."""
-        if given.soft is not None:
-            return given.soft
-        held: Holding = {}
-        for minor in given.minors:
-            agent = self._now().agents.get(minor)
-            if agent is not None:  # the mode has no such partition any more: open answers ENOENT
-                add(held, agent.bdf, ((1 << agent.cus) - 1) << agent.first)
-        return held
-
-    def _living(self) -> list[Object]:
-        return [p for p in self.store.list("pods") if p["status"].get("phase") not in TERMINAL]
-
-    def _living_given(self) -> list[Given]:
-        living = {p["metadata"]["uid"] for p in self._living()}
-        self.given = {uid: given for uid, given in self.given.items() if uid in living}
-        return [one for given in self.given.values() for one in given.values()]
-
-    def _nothing_twice(self) -> None:
-        self._living_given()
-        names = {p["metadata"]["uid"]: p["metadata"]["name"] for p in self._living()}
-        holdings = {
-            f"{names[uid]}/{part}": self._holds(given)
-            for uid, parts in self.given.items()
-            for part, given in parts.items()
-        }
-        clash = overlap(holdings)
-        assert not clash, clash
 
     def _at_rest(self) -> None:
         if self.failure is not None:
             raise self.failure
-        self._nothing_twice()
+        self.recount.nothing_twice()
         assert LOCK not in self._annotations(), f"locked for ever: {self._annotations()[LOCK]}"
         for one in self.store.list("pods", fields=f"spec.nodeName={NODE}"):
             name, notes = one["metadata"]["name"], one["metadata"]["annotations"]
@@ -407,37 +312,20 @@ class LivesNode:
         assert self._annotations().get(REGISTER) == wanted, "the registration is not a fresh start's"
         listed = [d.id for offer in self.vendor.offers(fresh, self.settings).values() for d in offer.devices]
         assert self._ids() == listed, "kubelet's list is not a fresh start's"
-        self._accounts(fresh)
-
-    def _accounts(self, inventory: Any) -> None:
-        """The plugin's account of what is taken, from the pods, against what containers hold."""
-        pods = read_pods(_json({"items": self.store.list("pods", fields=f"spec.nodeName={NODE}")}))
-        taken = rebuild(inventory, self.settings, pods, None)
-        # A pod placed after a switch and one from before it may claim the same: no more of it is given out.
-        wrong = {bdf: why for bdf, why in taken.blocked.items() if bdf not in self._dirty}
-        assert not wrong, f"blocked: {wrong}"
-        counted: Holding = {}
-        for given in self._living_given():
-            for bdf, mask in self._holds(given).items():
-                add(counted, bdf, mask)
-        for bdf in {*counted, *taken.masks}:
-            mine, theirs = counted.get(bdf, 0), taken.masks.get(bdf, 0)
-            if bdf in self._dirty:
-                assert mine & ~theirs == 0, f"{bdf}: {mine & ~theirs:#x} is used and not in the account"
-            else:
-                assert mine == theirs, f"{bdf}: the account says {theirs:#x}, containers hold {mine:#x}"
+        self.recount.accounts(fresh)
 
     async def _everybody_leaves(self) -> None:
         """Whoever could not be placed is, as others leave; at last one pod takes the whole node."""
         for _ in range(40):
-            pods = self._living()
+            pods = self.recount.pods()
             if not pods:
                 break
             for one in pods:
                 if one["spec"].get("nodeName"):
                     self._status(one, {"phase": "Succeeded"})
             await asyncio.sleep(8.0)
-        assert not self._living(), f"never placed: {[p['metadata']['name'] for p in self._living()]}"
+        left = [one["metadata"]["name"] for one in self.recount.pods()]
+        assert not left, f"never placed: {left}"
         self._at_rest()
         devices = len({d.id for d in self._devices()})
         self._create("all", (lives.Wish(devices),))

@@ -27,8 +27,19 @@ from gpusim.fixture import load
 from gpusim.machine import Machine
 
 from .support_checks import NODE
-from .support_lives import AnswersSpoil, DaemonDies, History, PodComes, PodGoes, Wish, shrink, story, write
-from .support_lives_node import LivesNode, Tally
+from .support_lives import (
+    AnswersSpoil,
+    DaemonDies,
+    History,
+    PodComes,
+    PodGoes,
+    Tally,
+    Wish,
+    shrink,
+    story,
+    write,
+)
+from .support_lives_node import LivesNode
 from .support_virtual import run
 
 NODES = {
