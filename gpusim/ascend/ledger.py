@@ -22,6 +22,7 @@ from gpusim.ascend import rows
 from gpusim.ascend.ledgerview import read_file
 from gpusim.ascend.liveness import Alive, alive, start_of
 from gpusim.ascend.mapping import SEQ, NotReadyError, limits_of, open_mapping
+from gpusim.ascend.reading import Reading
 from gpusim.ascend.runtime import (
     OK,
     OUT_OF_MEMORY,
@@ -31,7 +32,7 @@ from gpusim.ascend.runtime import (
     quota_bytes,
     virtual_info,
 )
-from gpusim.ascend.shm import MAX_DEVICES, MAX_WORKERS, Reading
+from gpusim.ascend.shm import MAX_DEVICES, MAX_WORKERS
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,9 @@ import os
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 
+from gpusim.ascend.reading import Reading, read
 from gpusim.ascend.runtime import OK, OUT_OF_MEMORY, LedgerError, RefusedError, Reservation, virtual_info
-from gpusim.ascend.shm import MAX_DEVICES, MAX_PROCESSES, MAX_WORKERS, V140, Reading, read
+from gpusim.ascend.shm import MAX_DEVICES, MAX_PROCESSES, MAX_WORKERS, V140
 
 _log = logging.getLogger(__name__)
 

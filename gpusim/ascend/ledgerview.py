@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 
 from gpusim.ascend.mapping import bytes_of
+from gpusim.ascend.reading import Reading, read
 from gpusim.ascend.runtime import LedgerError, virtual_info
-from gpusim.ascend.shm import MAGIC, V141, Reading, UnknownLedgerError, read
+from gpusim.ascend.shm import MAGIC, V141, UnknownLedgerError
 
 _TRIES = 200
 """Pairs of reads of another process's file until one falls between two stores, ..."""

@@ -17,8 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from gpusim.ascend.reading import check_141, fresh
 from gpusim.ascend.runtime import LedgerError
-from gpusim.ascend.shm import V141, UnknownLedgerError, check_141, fresh
+from gpusim.ascend.shm import V141, UnknownLedgerError
 
 SEQ = V141.fields["seq"].offset // 8
 """Word of the sequence number: odd while somebody writes, or after a writer was killed."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpusim.stdout import say
 
 if TYPE_CHECKING:
-    from gpusim.ascend.shm import Reading
+    from gpusim.ascend.reading import Reading
 
 _MIB = 1 << 20
 

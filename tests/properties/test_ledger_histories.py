@@ -27,8 +27,8 @@ from hypothesis import settings
 from devplugin.ascend import ledgerfile
 from gpusim.ascend.ledger import Ledger
 from gpusim.ascend.ledgerview import read_file
+from gpusim.ascend.reading import read
 from gpusim.ascend.runtime import OUT_OF_MEMORY, RefusedError
-from gpusim.ascend.shm import read
 from gpusim.testing.machines.ledger import LedgerMachine
 
 HISTORIES = int(os.environ.get("LEDGER_HISTORIES", "5000"))

@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from devplugin.ascend.ledgerfile import ContainerUse, NoLedgerError, parse, read
 from devplugin.host import Host
 from devplugin.linux import LinuxHost
+from gpusim.ascend import reading as reading_
 from gpusim.ascend import shm
 from gpusim.ascend.ledger import Ledger
 from gpusim.ascend.ledger140 import Ledger140, create
-from gpusim.ascend.shm import MIB, V140, V140_SMALL, V141, Reading, Slot, UnknownLedgerError, fresh
+from gpusim.ascend.reading import Reading, Slot, fresh
+from gpusim.ascend.shm import MIB, V140, V140_SMALL, V141, UnknownLedgerError
 
 GIB = 1 << 30
 
@@ -59,13 +61,13 @@ def reading(layout: shm.Layout, seed: int) -> Reading:
         slots.append(Slot(row, random_.randint(1, 1 << 22), random_.randrange(1 << 40), used, held))
     limits = limits if layout is V141 else limits[:1] * 8
     ordered = sorted(slots, key=lambda slot: slot.row)
-    return shm.with_slots(Reading(layout, limits, (), random_.randint(0, 32), 0), ordered)
+    return reading_.with_slots(Reading(layout, limits, (), random_.randint(0, 32), 0), ordered)
 
 
 @given(st.sampled_from([V140_SMALL, V140, V141]), st.integers(0, 1 << 30))
 def test_both_readers_read_the_same(layout: shm.Layout, seed: int) -> None:
     wanted = reading(layout, seed)
-    found = parse(shm.write(wanted))
+    found = parse(reading_.write(wanted))
     assert found.version == layout.name[:5]
     assert (found.limits, found.used, found.total) == (wanted.limits, wanted.used, wanted.total)
     assert [(one.pid, one.used) for one in found.processes] == [(one.pid, one.used) for one in wanted.slots]
@@ -81,7 +83,7 @@ def test_both_readers_read_the_same(layout: shm.Layout, seed: int) -> None:
 def test_both_readers_refuse_the_same(
     layout: shm.Layout, seed: int, pokes: list[tuple[int, bytes]], cut: int
 ) -> None:
-    data = bytearray(shm.write(reading(layout, seed)))
+    data = bytearray(reading_.write(reading(layout, seed)))
     for place, poke in pokes:
         start = (place % 400 if len(poke) % 2 else place) % len(data)
         data[start : start + len(poke)] = poke
@@ -89,7 +91,7 @@ def test_both_readers_refuse_the_same(
     theirs: Reading | None = None
     ours: ContainerUse | None = None
     with contextlib.suppress(UnknownLedgerError):
-        theirs = shm.read(whole)
+        theirs = reading_.read(whole)
     with contextlib.suppress(NoLedgerError):
         ours = parse(whole)
     assert (ours is None) == (theirs is None)
@@ -171,7 +173,7 @@ def test_a_file_that_is_replaced_between_two_reads_is_no_ledger_of_ours() -> Non
 
 
 def test_old_files_are_read_once() -> None:
-    old = shm.write(reading(V140, 1))
+    old = reading_.write(reading(V140, 1))
     reads = Reads(old)
     read(reads, "/l")  # type: ignore[arg-type]
     assert reads.count == 1

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpusim.ascend.reading import Reading, Slot, fresh, read, with_slots, write
 from gpusim.ascend.shm import (
     BYTES_MAX,
     GLOBAL_REGISTRY,
@@ -17,13 +18,7 @@ from gpusim.ascend.shm import (
     V140_SMALL,
     V141,
     Layout,
-    Reading,
-    Slot,
     UnknownLedgerError,
-    fresh,
-    read,
-    with_slots,
-    write,
 )
 
 GIB = 1 << 30
