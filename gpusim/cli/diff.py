@@ -76,6 +76,13 @@ def _diff(args: argparse.Namespace) -> int:
     try:
         with opened(args.a) as a, opened(args.b) as b:
             findings = list(compare(a, b, ignore=rules, only=args.only))
+        if not findings:
+            what = (
+                f"no file of either fits --only {' or '.join(args.only)}"
+                if args.only
+                else "neither has files"
+            )
+            raise GpusimError(f"nothing to compare: {what}")
     except BrokenPipeError:
         raise
     except (GpusimError, OSError) as error:
@@ -133,7 +140,7 @@ def lines(findings: Sequence[Finding], limit: int = 0) -> Iterator[tuple[str, st
     if limit and len(changed) > limit:
         yield f"changed: {len(changed) - limit} more files (--limit 0 shows all)", _STYLES["changed"]
     states = Counter(f.state.value for f in findings)
-    yield ", ".join(f"{count} {state}" for state, count in states.items()) or "nothing to compare", ""
+    yield ", ".join(f"{count} {state}" for state, count in states.items()), ""
     for why, count in Counter(f.reason for f in findings if f.state.value == "ignored").most_common():
         yield f"    ignored {count}: {why}", ""
 

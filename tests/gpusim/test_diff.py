@@ -270,3 +270,12 @@ def test_a_directory_that_holds_no_node_is_refused(
 ) -> None:
     assert run(str(tmp_path), "rdna4/rx9070") == 2
     assert "is no node" in capsys.readouterr().err
+
+
+def test_a_comparison_of_no_file_at_all_is_trouble(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "mi355x/spx-6.14", "mi355x/spx-6.14", "--only", "*/nothing"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        "gpusim: nothing to compare: no file of either fits --only */nothing\n",
+    )
