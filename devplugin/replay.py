@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from xml.sax.saxutils import escape, quoteattr
 
-from devplugin.host import Stat
+from devplugin.host import Kind, Stat
 from devplugin.settings import SettingsError, shown
 
 CONTEXT = 3
@@ -106,11 +106,13 @@ def _compared(report: Mapping[str, Any], asked: Golden, files: Files) -> Verdict
         return Verdict(False, f"{asked.expect}: does not exist; write it with -update, and read it")
     try:
         value = json.loads(before)
+        if _sorted(value) == _sorted(report):
+            return Verdict(True, f"{asked.expect}: as expected")
+        difference = diff(value, report, asked.expect)
+    except RecursionError:  # what a person wrote or a merge left is never so deep
+        return Verdict(False, f"{asked.expect}: is nested too deeply; write it anew with -update")
     except ValueError as error:
         return Verdict(False, f"{asked.expect}: is no JSON ({error}); write it anew with -update")
-    if _sorted(value) == _sorted(report):
-        return Verdict(True, f"{asked.expect}: as expected")
-    difference = diff(value, report, asked.expect)
     changed = sum(line[:1] in "+-" for line in difference.splitlines()[2:])
     return Verdict(False, f"{asked.expect}: {changed} lines differ", difference)
 
@@ -122,6 +124,7 @@ def _sorted(value: Any) -> str:
 
 def _updated(report: Mapping[str, Any], asked: Golden, files: Files) -> Verdict:
     text = (json.dumps(report, indent=2) + "\n").encode()
+    _refuse_irregular(files, "expect", asked.expect)  # before it is read: a pipe would never answer
     before = _golden(asked, files)
     if before == text:
         return Verdict(True, f"{asked.expect}: as expected, not touched")
@@ -140,10 +143,29 @@ def _golden(asked: Golden, files: Files) -> bytes | None:
 
 
 def _put(files: Files, flag: str, path: str, data: bytes, mode: int = 0o644) -> None:
+    _refuse_irregular(files, flag, path)
     try:
         files.put(path, data, mode)
     except OSError as error:
         raise SettingsError(f"-{flag}={shown(path, 200)}: {error.strerror}") from error
+
+
+def _refuse_irregular(files: Files, flag: str, path: str) -> None:
+    """Refuse what putting, which renames, would destroy: a device, a pipe, a link.
+
+    A link is not followed: ``/dev/stdout`` is one, and what it leads to is no file of ours.
+
+    Raises:
+        SettingsError: something is there that is no regular file.
+    """
+    try:
+        kind = files.stat(path, follow=False).kind
+    except OSError:
+        return  # nothing is there, or putting says what is wrong
+    if kind is Kind.DIRECTORY:
+        raise SettingsError(f"-{flag}={shown(path, 200)}: Is a directory")
+    if kind is not Kind.FILE:
+        raise SettingsError(f"-{flag}={shown(path, 200)}: is no regular file, and is not replaced")
 
 
 # ------------------------------------------------------------------ what is different

@@ -86,6 +86,44 @@ def test_a_golden_file_that_is_no_json_is_a_failure(
     assert "is no JSON" in capsys.readouterr().err
 
 
+def test_a_golden_file_nested_without_end_is_a_failure_in_one_line(
+    expected: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in ("[" * 100_000, "[" * 100_000 + "]" * 100_000):
+        expected.write_text(text)
+        assert run("-expect", str(expected)) == 1
+        shown = capsys.readouterr().err
+        assert len(shown.splitlines()) == 1
+        assert "is nested too deeply" in shown
+
+
+def test_neither_a_link_nor_a_pipe_is_replaced_by_a_result(
+    expected: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe, link, dangling = (expected.with_name(name) for name in ("pipe", "link", "dangling"))
+    os.mkfifo(pipe)
+    link.symlink_to(expected.name)
+    dangling.symlink_to("none")
+    before = {path: path.lstat() for path in (pipe, link, dangling, expected)}
+    for path in (pipe, link, dangling):
+        assert run("-expect", str(expected), "-junit", str(path)) == 1
+        refusal = f"-junit='{path}': is no regular file, and is not replaced"
+        assert capsys.readouterr().err == f"toy-device-plugin: {refusal}\n"
+    for path in (link, dangling, pipe):
+        other = DictHost({"/toy/a": "ok"})
+        assert run("-expect", str(path), "-update", host=other) == 1
+        assert "is no regular file, and is not replaced" in capsys.readouterr().err
+    for path, stat in before.items():
+        found = path.lstat()
+        assert (found.st_ino, found.st_mode, found.st_size) == (stat.st_ino, stat.st_mode, stat.st_size)
+    assert sorted(entry.name for entry in expected.parent.iterdir()) == [
+        "dangling",
+        "golden.json",
+        "link",
+        "pipe",
+    ]
+
+
 def test_update_writes_what_a_dry_run_prints_and_nothing_when_it_is_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
