@@ -24,11 +24,12 @@ def run(args: argparse.Namespace) -> int:
     """Collect, write, say.
 
     Raises:
-        GpusimError: FILE is there; an identifier would stay; the notes beside the tree are damaged.
+        GpusimError: FILE is there, or is no regular file; an identifier would stay; the notes beside the tree are damaged.
         OSError: DIR cannot be listed, FILE cannot be written.
     """
     if os.path.lexists(args.file) and not args.force:
         raise GpusimError(f"{args.file}: is there already; name another file, or --force to replace it")
+    pack.refuse_irregular(args.file)
     recorded = directory.collect(args.directory)
     if args.scrub:
         recorded = scrub.scrub(recorded)

@@ -24,6 +24,7 @@ import contextlib
 import gc
 import json
 import os
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -220,6 +221,8 @@ def loads(data: bytes, name: str = "the pack") -> Capture:
             raise PackError(f"{name}: unfolds to more than {MAX_BYTES >> 20} MiB; it is no capture of a node")
         if not unzip.eof:
             raise PackError(f"{name}: is cut short")
+        if unzip.unused_data:
+            raise PackError(f"{name}: has bytes after its end")
         with _uncollected():
             return from_json(json.loads(body))
     except (zlib.error, ValueError, RecursionError) as error:
@@ -286,7 +289,9 @@ def commands_from_json(value: Any) -> tuple[Command, ...]:
     """
     try:
         return tuple(
-            Command(tuple(map(str, argv)), int(status), _bytes(stdout), _bytes(stderr))
+            Command(
+                tuple(_text(_bytes(str(word))) for word in argv), int(status), _bytes(stdout), _bytes(stderr)
+            )
             for argv, status, stdout, stderr in value
         )
     except (TypeError, ValueError, AttributeError):
@@ -314,8 +319,10 @@ def write(recorded: Capture, path: str | os.PathLike[str]) -> int:
     """Write a packed file, at once and whole: an interruption leaves what was there; the size in bytes.
 
     Raises:
+        PackError: as `refuse_irregular`.
         OSError: the directory is missing, read-only, full, …
     """
+    refuse_irregular(path)
     data = dumps(recorded)
     target = Path(path)
     descriptor, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
@@ -331,6 +338,20 @@ def write(recorded: Capture, path: str | os.PathLike[str]) -> int:
             Path(part).unlink()
         raise
     return len(data)
+
+
+def refuse_irregular(path: str | os.PathLike[str]) -> None:
+    """Refuse what renaming a file over it would destroy: a device, a pipe, a link (``/dev/stdout`` is one).
+
+    Raises:
+        PackError: something is there that is no regular file. Links are not followed.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return  # nothing is there, or writing says what is wrong
+    if not stat.S_ISREG(mode):
+        raise PackError(f"{os.fspath(path)}: is no regular file, and is not replaced")
 
 
 def _text(data: bytes) -> str:

@@ -106,6 +106,8 @@ def _refuse_taken(out: str, *, as_directory: bool, force: bool) -> None:
         raise GpusimError("OUT is empty; name a file, or a directory that ends with /")
     if not as_directory and os.path.lexists(out) and not force:
         raise GpusimError(f"{out}: is there already; name another file, or --force to replace it")
+    if not as_directory:
+        pack.refuse_irregular(out)
     if as_directory and Path(out).is_dir() and any(Path(out).iterdir()):
         raise GpusimError(f"{out}: is not empty; name a new directory")
     parent = Path(out).parent

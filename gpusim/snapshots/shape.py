@@ -45,6 +45,8 @@ def checked(tree: dict[str, Any]) -> None:
                 good.add(name)
             kind = type(node)
             if kind is str:
+                if not node.isascii():
+                    _bytes(node)
                 continue
             if kind is dict:
                 todo.append(node)
@@ -74,6 +76,8 @@ def _check_list(name: str, node: Any) -> None:
         _bytes(node[1])
         return
     _check_mode(node[1])
+    if tag == "f":
+        _bytes(node[2])
     if tag in "ed" and not hasattr(errno, node[2]):
         raise PackError(f"{name!r} has an errno of no known name")
     if tag == "c" and not (0 <= node[2] < 1 << 12 and 0 <= node[3] < 1 << 20):  # dev_t of Linux
@@ -81,5 +85,8 @@ def _check_list(name: str, node: Any) -> None:
 
 
 def _bytes(text: str) -> bytes:
-    """A name or target as Linux has it; ValueError (UnicodeEncodeError) when no bytes decode to it."""
-    return text.encode("utf-8", "surrogateescape")
+    """A name, target or content as Linux has it; PackError when no bytes decode to it."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise PackError(f"{text[:40]!r} stands for no bytes") from None

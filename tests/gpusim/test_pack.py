@@ -103,6 +103,10 @@ def packed(tree: Any, version: int = 1) -> bytes:
         (packed({}, 2), "has pack format 2, this gpusim reads up to 1; use a newer gpusim"),
         (packed({}, 0), "has pack format 0, which never was"),
         (packed({})[:-5], "is cut short"),
+        (packed({}) + b"x", "has bytes after its end"),
+        (packed({"a": "\ud800"}), "stands for no bytes"),
+        (packed({"a": {"b": ["f", 420, "x\udfff"]}}), "stands for no bytes"),
+        (packed({"\ud800": "x"}), "stands for no bytes"),
         (b"gpusim-pack 1\nnot zlib", "is damaged"),
         (b"gpusim-pack 1\n" + zlib.compress(b"[]"), "is damaged: there is no tree"),
         (b"gpusim-pack 1\n" + zlib.compress(b"[" * 100_000), "is damaged"),
@@ -417,6 +421,31 @@ def test_the_commands_refuse_in_one_line(tmp_path: Path, capsys: pytest.CaptureF
     assert cli(["pack", str(tmp_path / "none"), str(tmp_path / "p")]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 3
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["there", "tree"]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe"])
+@pytest.mark.parametrize("command", ["pack", "record"])
+def test_force_replaces_no_link_and_no_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, command: str
+) -> None:
+    render(gpusim.Machine(gpusim.load("mi355x/spx-6.14")), tmp_path / "tree")
+    (tmp_path / "mine").write_text("mine")
+    there = tmp_path / "there"
+    if kind == "pipe":
+        os.mkfifo(there)
+    else:
+        there.symlink_to("mine" if kind == "link" else "none")
+    before = (there.lstat().st_ino, there.lstat().st_mode)
+    tree = str(tmp_path / "tree")
+    words = ["pack", tree, str(there)] if command == "pack" else ["record", str(there), "--root", tree]
+    assert cli([*words, "--force"]) == 1
+    shown = capsys.readouterr().err
+    assert shown == f"gpusim: {there}: is no regular file, and is not replaced\n"
+    assert (there.lstat().st_ino, there.lstat().st_mode) == before
+    assert (tmp_path / "mine").read_text() == "mine"
+    with pytest.raises(PackError, match="is no regular file"):
+        pack.write(sample(), there)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["mine", "there", "tree"]
 
 
 def test_loading_a_pack_loads_nothing_but_the_standard_library(tmp_path: Path) -> None:
