@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpusim.amd.kfd_ids import crc16, gpu_id, legacy_gpu_id, parse_bdf, partition_bytes
 from gpusim.amd.product import Product
@@ -20,6 +20,8 @@ Say = Callable[[str], None]
 """Takes a sentence for the fixture's comments."""
 
 _PARTITION_BITS = 7
+_LAST_LOCATION, _LAST_DOMAIN = 0xFFFF, 0xFFFF_FFFF
+"""The largest bus, device and function in one number (kernel.md 1.4), and what a PCI address has room for."""
 _DISPLAYS = (0x03, 0x12)
 """PCI base classes of GPUs: displays and processing accelerators (kernel.md 3)."""
 _NPS = re.compile(r"NPS(\d)")
@@ -91,6 +93,16 @@ def _join(found: dict[str, Board], node: KfdNode, devices: Mapping[str, Pci], sa
         )
         return
     location, xccs = values.get("location_id", 0), values.get("num_xcc", rows[0].xccs)
+    if location > _LAST_LOCATION or values.get("domain", 0) > _LAST_DOMAIN:
+        say(f"KFD node {node.index}: its location_id or domain is no PCI address: left out")
+        return
+    if xccs < 1 or rows[0].xccs % xccs:
+        say(
+            f"KFD node {node.index}: num_xcc does not divide the {rows[0].xccs} XCCs of {rows[0].name}: "
+            "all are assumed"
+        )
+        xccs = rows[0].xccs
+        node = replace(node, values={**values, "num_xcc": xccs})
     partition = rows[0].partitionable and xccs < rows[0].xccs
     devfn = location & 0xFF & ~(_PARTITION_BITS if partition else 0)
     tail = f"{location >> 8:02x}:{devfn >> 3:02x}.{devfn & 7}"

@@ -25,6 +25,7 @@ from gpusim.snapshots import minors, releases
 from gpusim.snapshots.board import Board, Say, boards
 from gpusim.snapshots.evidence import traces, whole
 from gpusim.snapshots.hostfacts import cpus, numa_nodes
+from gpusim.snapshots.possible import loadable, possible
 from gpusim.snapshots.reading import Capture, Kfd, first, number, partition_devices, pci_devices
 from gpusim.snapshots.sources import Source
 from gpusim.snapshots.xgmi import physical_numbers
@@ -83,7 +84,8 @@ def infer(source: Source, name: str = "inferred") -> Inferred:
         name: what the node is called.
 
     Raises:
-        GpusimError: there is no GPU in it, or none of which a product row tells.
+        GpusimError: there is no GPU in it, or none of which a product row tells; the fixture could not be
+            loaded again.
     """
     notes: dict[str, None] = {}
     found = _Inference(source, notes.setdefault).node(name)
@@ -130,8 +132,10 @@ class _Inference:
         )
         if self._nameless:
             self.say(f"unique_id of {', '.join(self._nameless)} is not recorded: made from the seed")
-        spec = self._cgroups(_without_defaults(replace(spec, gpus=gpus)))
-        return _booted(spec, self.kfd, self.say)
+        spec = possible(replace(spec, gpus=gpus), self.say)
+        spec = _booted(self._cgroups(_without_defaults(spec)), self.kfd, self.say)
+        loadable(spec)
+        return spec
 
     def _nothing(self) -> str:
         held = sorted({d.driver for d in self.devices.values() if d.driver})

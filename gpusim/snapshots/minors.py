@@ -48,8 +48,13 @@ def displays(
         xcps: partition devices.
         say: takes what was concluded.
     """
+    known = {board.bdf for board in boards}
+    others = [d for d in devices.values() if d.card is not None and d.bdf not in known]
+    for device in others:
+        if not device.vendor or not device.device:
+            say(f"{device.bdf} has no recorded vendor or device id: left out, stand-ins take its minors")
     foreign = sorted(
-        (d for d in devices.values() if d.card is not None and d.bdf not in {b.bdf for b in boards}),
+        (d for d in others if d.vendor and d.device),
         key=lambda device: device.card or 0,
     )
     cards: list[CardSpec] = []
@@ -122,7 +127,7 @@ def _told(cards: list[CardSpec], boards: Sequence[Board], say: Say) -> tuple[boo
     bmc = False
     if first is not None and not first.before and not first.render:
         usual = next(
-            b for b in (f"0000:{bus:02x}:00.0" for bus in range(3, 256)) if b not in taken - {first.bdf}
+            (b for b in (f"0000:{bus:02x}:00.0" for bus in range(3, 256)) if b not in taken - {first.bdf}), ""
         )
         known = (first.driver, first.vendor, first.device) == (BMC.driver, BMC.vendor, BMC.device)
         if (known and first.bdf == usual) or (not first.bdf and server):
@@ -130,14 +135,19 @@ def _told(cards: list[CardSpec], boards: Sequence[Board], say: Say) -> tuple[boo
             if not first.bdf:
                 say("something without render node holds a card before the GPUs: a BMC's display is assumed")
             cards = cards[1:]
-    free = (f"0000:00:{slot:02x}.0" for slot in range(1, 32))
+    # All first functions first: a stand-in has a slot of its own as long as there are any.
+    free = (f"0000:00:{slot:02x}.{function}" for function in range(8) for slot in range(1, 32))
     placed = []
     for card in cards:
         if card.bdf:
             placed.append(card)
         else:
             say("a minor before a GPU is held by a device that is not recorded: a stand-in display takes it")
-            placed.append(replace(card, bdf=next(bdf for bdf in free if bdf not in taken)))
+            place = next((bdf for bdf in free if bdf not in taken), None)
+            if place is None:
+                say("more minors are held by unrecorded devices than there are addresses: left out")
+                break
+            placed.append(replace(card, bdf=place))
     return bmc, tuple(placed)
 
 

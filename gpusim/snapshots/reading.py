@@ -116,8 +116,8 @@ def _values(text: str) -> dict[str, int]:
     found = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
-        if value.isdecimal():
-            found[name] = int(value)
+        if value.isdecimal() and (said := number(value)) is not None:
+            found[name] = said
     return found
 
 
