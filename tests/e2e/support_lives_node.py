@@ -24,7 +24,7 @@ from gpusim.cluster.scheduler_webhook import admit
 from gpusim.machine import Machine
 
 from . import support_lives as lives
-from .support_checks import NODE, TERMINAL, unix
+from .support_checks import LATE, NODE, TERMINAL, unix
 from .support_lives_count import Recount
 from .support_lives_daemon import ConnectionLostError, Daemon, Wire
 from .support_oracle import LOCK, PHASE, REGISTER, TO_ALLOCATE, slots_of
@@ -97,6 +97,7 @@ class LivesNode:
             self.wire.cut_at.clear()
             self.wire.spoiled.clear()
             await asyncio.sleep(QUIET)
+            await self._settled()
             self._at_rest()
             await self._everybody_leaves()
         finally:
@@ -295,6 +296,30 @@ class LivesNode:
             self.recount.note(one["metadata"]["uid"], part, ids, edits, known)
         return ""
 
+    async def _settled(self) -> None:
+        """Until nobody is on the way: pods that end without their devices leave their lock to the sweep.
+
+        That can be several, one after the other; no lock stays longer than decision 19 allows.
+        """
+        since = asyncio.get_running_loop().time()
+        lock: str | None = None
+        for _ in range(600):
+            held = self._annotations().get(LOCK)
+            now = asyncio.get_running_loop().time()
+            if held != lock:
+                lock, since = held, now
+            assert held is None or now - since <= LATE + 5.0, f"locked for ever: {held}"
+            arriving = [
+                one
+                for one in self.recount.pods()
+                if one["metadata"]["uid"] not in self._waiting
+                and one["status"].get("phase", "Pending") == "Pending"
+            ]
+            if held is None and not arriving:
+                return
+            await asyncio.sleep(1.0)
+        raise AssertionError("pods keep arriving")
+
     def _at_rest(self) -> None:
         if self.failure is not None:
             raise self.failure
@@ -329,7 +354,8 @@ class LivesNode:
         self._at_rest()
         devices = len({d.id for d in self._devices()})
         self._create("all", (lives.Wish(devices),))
-        await asyncio.sleep(10.0)
+        await asyncio.sleep(5.0)
+        await self._settled()
         found = self._find("all")
         assert found is not None
         assert found["status"].get("phase") == "Running", f"the node does not work: {found['status']}"
