@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpusim.snapshots import pack
+from gpusim.snapshots import pack, shape
 from gpusim.snapshots.pack import Capture, Entry, Kind, PackError
 
 SIDECAR = ".gpusim-capture.json"
@@ -75,7 +75,7 @@ def collect(path: str | os.PathLike[str]) -> Capture:
     Nothing but regular files is opened. A file that cannot be read is recorded with its errno.
 
     Raises:
-        PackError: the notes beside the tree are damaged or of a newer version.
+        PackError: the notes beside the tree are damaged or of a newer version; it is too deep.
         OSError: the directory itself cannot be listed.
     """
     root = Path(path)
@@ -213,6 +213,7 @@ def _walk(root: str, path: str) -> Iterator[tuple[str, Entry]]:
         entry, below = _look(root, inner)
         yield inner, entry
         if below:
+            shape.check_depth(inner)
             yield from _walk(root, inner)
 
 

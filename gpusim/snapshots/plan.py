@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from gpusim.snapshots.directory import MAX_LINKS, code_name
 from gpusim.snapshots.pack import Entry, Kind
+from gpusim.snapshots.shape import check_depth
 
 LEFT_OUT = {
     "psp_vbflash": "reading it starts the flashing of the video BIOS",
@@ -211,6 +212,7 @@ class Plan:
         self._keep(path, opened=False)
         entry = self.entries.get(path)
         if entry is not None and entry.kind is Kind.DIRECTORY:
+            check_depth(path)
             for name in self._names(path):
                 self._device(f"{path}/{name}")
 
@@ -267,6 +269,7 @@ class Plan:
         entry = self.entries[path]
         if entry.kind is not Kind.DIRECTORY or entry.error:
             return
+        check_depth(path)
         behind = _BDF.fullmatch(_last(path)) is not None  # other PCI devices are below a bridge
         for name in self._names(path):
             if name in LEFT_OUT or _RESOURCE.fullmatch(name) or (behind and _BDF.fullmatch(name)):

@@ -16,6 +16,10 @@ class PackError(GpusimError):
     """No pack, a damaged one, or one of a newer version."""
 
 
+MAX_DEPTH = 128
+"""Directories below each other in a capture; sysfs has about thirty. What is deeper is no node's tree, and
+would exhaust the stack of whoever walks it."""
+
 _SHAPES: dict[str, tuple[type, ...]] = {
     "f": (int, str),
     "e": (int, str),
@@ -27,15 +31,17 @@ _SHAPES: dict[str, tuple[type, ...]] = {
 
 
 def checked(tree: dict[str, Any]) -> None:
-    """Refuse names that would lead out of a directory, and nodes of no known form.
+    """Refuse names that would lead out of a directory, nodes of no known form, and trees beyond `MAX_DEPTH`.
 
     Raises:
         PackError: which and why.
     """
     good: set[str] = set()
-    todo: list[dict[str, Any]] = [tree]
+    todo: list[tuple[int, dict[str, Any]]] = [(0, tree)]
     while todo:
-        directory = todo.pop()
+        depth, directory = todo.pop()
+        if depth > MAX_DEPTH:
+            raise too_deep("the tree")
         for name, node in directory.items():
             if name not in good:
                 if name == "/":
@@ -49,9 +55,26 @@ def checked(tree: dict[str, Any]) -> None:
                     _bytes(node)
                 continue
             if kind is dict:
-                todo.append(node)
+                todo.append((depth + 1, node))
             else:
                 _check_list(name, node)
+
+
+def check_depth(path: str) -> None:
+    """Refuse a directory that lies deeper than `MAX_DEPTH`, before anybody looks into it.
+
+    Raises:
+        PackError: with the start of the path.
+    """
+    if path.count("/") > MAX_DEPTH:
+        raise too_deep("/".join(path.split("/")[:6]) + "/…")
+
+
+def too_deep(what: str) -> PackError:
+    """The refusal of a tree beyond `MAX_DEPTH`."""
+    return PackError(
+        f"{what} has more than {MAX_DEPTH} directories below each other; it is no tree of a node"
+    )
 
 
 def _check_name(name: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gpusim.nodes import Kind
+from gpusim.snapshots.shape import check_depth
 from gpusim.snapshots.sources import Source
 
 ROOTS = (
@@ -72,6 +73,7 @@ class Walk:
     def _visit(self, path: str) -> None:
         kind = self.kind(path)
         if kind is Kind.DIRECTORY:
+            check_depth(path)
             try:
                 names = self.source.list(path)
             except OSError:
@@ -103,6 +105,7 @@ class Walk:
         return kind is not None and kind.startswith(_BRIDGE)
 
     def _leads_to_gpu(self, path: str) -> bool:
+        check_depth(path)
         kind = self.text(f"{path}/class")
         if kind is None:
             return True
