@@ -429,3 +429,9 @@ def test_a_limit_written_before_the_first_charge_holds_it() -> None:
     small.allocate_vram(process, A, 4096)
     assert code_of(small.allocate_vram, process, A, 1) == errno.ENOMEM
     small.allocate_vram(process, B, 8192)
+
+
+def test_who_set_only_max_protects_nothing() -> None:
+    machine = machine_of()
+    machine.write(f"{POD}/dmem.max", f"{REGION} {GIB}\n".encode())
+    assert [value_of(machine, f"{POD}/dmem.{name}") for name in ("max", "min", "low")] == [str(GIB), "0", "0"]

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutation.mutants import Mutant, mutants
-from tests.mutation.running import KILLED, SLOW, SURVIVED, Runner
+from .mutants import Mutant, mutants
+from .running import KILLED, SLOW, SURVIVED, Runner
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPLAINED = ROOT / "docs" / "mutation.md"

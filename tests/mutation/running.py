@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from tests.mutation.mutants import Mutant
+from .mutants import Mutant
 
 SURVIVED, KILLED, SLOW = "survived", "killed", "slow"
 """`SLOW`: the tests did not end in time, so the change was noticed."""

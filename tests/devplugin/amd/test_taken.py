@@ -242,3 +242,10 @@ def test_a_served_pod_whose_list_is_gone_has_consumed_everything() -> None:
     current = pod("gpu0,AMDGPU,0,0:;")
     bare = replace(current, annotations={VOCABULARY.allocated: "gpu0,AMDGPU,0,0:;"})
     assert take(bare, current=bare).masks == {BDF0: 0xFF}
+
+
+def test_the_cards_own_memory_is_all_of_it_only_with_all_cus() -> None:
+    doubled = replace(CU, memory_scaling=2.0)
+    slice_, whole = (pod(f"gpu0,AMDGPU,16304,{cores}:;", phase="Running") for cores in (0, 8))
+    assert rebuild(two(), doubled, [slice_], None).masks == {}
+    assert rebuild(two(), doubled, [whole], None).masks == {BDF0: 0xFF}
