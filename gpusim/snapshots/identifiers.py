@@ -8,6 +8,7 @@ kernel.md 1.6), not identifiers.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 
@@ -38,12 +39,23 @@ SMI = re.compile(
     r"\b([0-9a-fA-F]{2})([0-9a-fA-F]{2})([0-9a-fA-F]{4})-0000-1000-80([0-9a-fA-F]{2})-([0-9a-fA-F]{12})\b"
 )
 UUID = re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b")
-MAC = re.compile(r"(?<![0-9a-fA-F:])[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5}(?![0-9a-fA-F:])")
+BARE_SMI = re.compile(SMI.pattern.replace(")-", ")-?").replace("0-1", "0-?1").replace("0-8", "0-?8"))
+"""The same with or without its dashes: for numbers that are known, since so short a form proves nothing."""
+_BARE_UUID = re.compile(r"[0-9a-fA-F]{32}")
+MAC = re.compile(
+    r"(?<![0-9a-fA-F:-])[0-9a-fA-F]{2}([:-])[0-9a-fA-F]{2}(?:\1[0-9a-fA-F]{2}){4}(?![0-9a-fA-F:-])"
+)
 _LABELLED = re.compile(
-    r"^[ \t|]*(?:[\w ]*serial(?: ?number)?|SN|[VN]?Die ?ID|[\w ]*UUID)[ \t]*:[ \t]*(\S.*?)[ \t|]*$",
+    r"^[ \t|]*(?:[\w ]*serial(?:[ _]?(?:number|num|no)\b\.?|[ _]?#)?|SN|[VN]?Die ?ID|[\w ]*UUID)"
+    r"[ \t]*[:=][ \t]*[\"']?(\S.*?)[\"']?[ \t|]*$",
     re.MULTILINE | re.IGNORECASE,
 )
-"""A line of a vendor's program: ``VDie ID : 0C1A4B2D 20401A0C …``, ``Serial Number : 1023…``."""
+"""A line of a vendor's program: ``VDie ID : 0C1A4B2D 20401A0C …``, ``Serial No. : 1023…``, ``serial = …``."""
+
+_NO_SERIALS = frozenset(
+    ["none", "null", "unknown", "unavailable", "unspecified", "undefined", "invalid", "empty"]
+)
+"""What a file of a board without a serial number says, in lower case; all with a space are none either."""
 
 _NOBODY_MAC = frozenset({"00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"})
 _NOBODY_UUID = re.compile(r"[0f-]+", re.IGNORECASE)
@@ -68,10 +80,19 @@ class Found:
     def text(self, value: str) -> None:
         """Note a serial number; words without a digit (``N/A``, ``unknown``) and zeros are none."""
         if sum(c.isalnum() for c in value) >= 4 and any(c.isdigit() and c != "0" for c in value):
-            if SMI.fullmatch(value) or UUID.fullmatch(value):
+            if _BARE_UUID.fullmatch(value):
+                value = dashed(value)
+            if SMI.fullmatch(value) or UUID.fullmatch(value) or MAC.fullmatch(value):
                 self.anywhere(value)
             else:
                 self.texts.setdefault(value)
+
+    def word(self, value: str) -> None:
+        """Note a serial number of a file that holds nothing else: letters alone may be one there."""
+        if value.isascii() and value.isalpha() and len(value) >= 4 and value.lower() not in _NO_SERIALS:
+            self.texts.setdefault(value)
+        else:
+            self.text(value)
 
     def anywhere(self, text: str) -> None:
         """Note what shows by its form: UUIDs and MAC addresses."""
@@ -82,10 +103,11 @@ class Found:
                     self.number(serial_of(smi))
                 elif not _NOBODY_UUID.fullmatch(match[0]):
                     self.uuids.setdefault(match[0].lower())
-        if text.count(":") >= 5:
+        if text.count(":") >= 5 or text.count("-") >= 5:
             for match in MAC.finditer(text):
-                if match[0].lower() not in _NOBODY_MAC:
-                    self.macs.setdefault(match[0].lower())
+                mac = match[0].lower().replace("-", ":")
+                if mac not in _NOBODY_MAC:
+                    self.macs.setdefault(mac)
 
 
 def serial_of(match: re.Match[str]) -> int:
@@ -93,10 +115,16 @@ def serial_of(match: re.Match[str]) -> int:
     return int(match[1] + match[4] + match[5], 16)
 
 
+def dashed(digits: str) -> str:
+    """A UUID's 32 digits with its dashes."""
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
 def find(recorded: Capture) -> Found:
     """Every identifier in a capture."""
     found = Found()
     seen: set[str] = set()
+    names = {path.rpartition("/")[2].lower() for path, _ in recorded.entries()}
     for path, entry in recorded.entries():
         name = path.rpartition("/")[2]
         if entry.kind is Kind.LINK:
@@ -108,10 +136,14 @@ def find(recorded: Capture) -> Found:
         for value in listed(name, text):
             if isinstance(value, int):
                 found.number(value)
-            else:
-                found.text(value)
+            elif value.lower() not in names:  # the tree needs its own names: such a word is no serial number
+                found.word(value)
         if text not in seen:
             seen.add(text)
+            low = text.lower()
+            if "serial" in low or "uuid" in low:
+                for match in _LABELLED.finditer(text):
+                    found.text(match[1])
             found.anywhere(text)
     for command in recorded.commands:
         for data in (command.stdout, command.stderr):
@@ -153,6 +185,11 @@ PLACEHOLDER = 0x5C2B_0B5C_0000_0000
 """Placeholders of 64-bit identifiers count up from here: no board has such a serial."""
 
 
+PLACEHOLDER_UUID = "00000000-0000-4000-8000-"
+PLACEHOLDER_MAC = "02:00:00:00:"
+"""How placeholders of UUIDs and MAC addresses begin."""
+
+
 def is_placeholder_text(text: str) -> bool:
     """Whether `scrub` may have made this serial number: all but the last four signs are ``0`` and ``X``."""
     signs = [sign for sign in text if sign.isalnum()]
@@ -165,8 +202,8 @@ def unscrubbed(recorded: Capture) -> list[str]:
     return [
         *(f"identifier {value:016x}" for value in found.numbers if not is_placeholder_number(value)),
         *(f"serial number {text!r}" for text in found.texts if not is_placeholder_text(text)),
-        *(f"UUID {uuid}" for uuid in found.uuids if not uuid.startswith("00000000-0000-4000-8000-")),
-        *(f"MAC address {mac}" for mac in found.macs if not mac.startswith("02:00:00:00:")),
+        *(f"UUID {uuid}" for uuid in found.uuids if not uuid.startswith(PLACEHOLDER_UUID)),
+        *(f"MAC address {mac}" for mac in found.macs if not mac.startswith(PLACEHOLDER_MAC)),
     ]
 
 
@@ -180,24 +217,26 @@ def leaks(recorded: Capture, found: Found, hosts: Iterable[str] = ()) -> list[st
 
     def look(text: str) -> str:
         if text not in seen:
-            match = every.search(text) if every is not None else None
-            smi = next((m for m in SMI.finditer(text) if serial_of(m) in found.numbers), None)
+            match = every.search(lowered(text)) if every is not None else None
+            smi = next((m for m in BARE_SMI.finditer(text) if serial_of(m) in found.numbers), None)
             seen[text] = match[0] if match else smi[0] if smi else ""
         return seen[text]
 
-    places: list[tuple[str, str]] = []
+    places = [("about", json.dumps(recorded.about, ensure_ascii=False))]
     for path, entry in recorded.entries():
         content = entry.content.decode("utf-8", "surrogateescape")
         places += [(path, path.rpartition("/")[2]), (path, entry.target), (path, content)]
     for command in recorded.commands:
         output = (command.stdout + command.stderr).decode("utf-8", "surrogateescape")
-        places.append((" ".join(command.argv), output))
+        words = " ".join(command.argv)
+        places += [(words, output), (words, words)]
     return [f"{where}: {what}" for where, text in places if (what := look(text))]
 
 
 def pattern(found: Found, hosts: Iterable[str] = ()) -> re.Pattern[str] | None:
     """What matches any identifier in any spelling but AMD SMI's (`SMI`); None when there is none.
 
+    It is for text that went through `lowered`: matching without regard to case costs ten times as much.
     Sixteen hexadecimal digits are unmistakable wherever they stand; shorter things must be whole words.
     Groups: ``hex``, ``number``, ``uuid``, ``mac``, ``text``, ``host``.
     """
@@ -206,22 +245,27 @@ def pattern(found: Found, hosts: Iterable[str] = ()) -> re.Pattern[str] | None:
         text for value in found.numbers for text in spellings(value) if len(text) != 16 or text.isdigit()
     ]
     groups = {
-        "uuid": (_both(found.uuids), ""),
-        "mac": (_both(found.macs), ""),
-        "text": ([text for text in found.texts if sum(map(str.isalnum, text)) >= SHORTEST], r"0-9A-Za-z"),
-        "host": (list(hosts), r"0-9A-Za-z_-"),
-        "number": (_both(shorter), r"0-9A-Fa-f"),
-        "hex": (_both(hexes), ""),
+        "uuid": ([text for uuid in found.uuids for text in (uuid, uuid.replace("-", ""))], ""),
+        "mac": ([text for mac in found.macs for text in mac_spellings(mac)], "0-9a-f"),
+        "text": ([text for text in found.texts if sum(map(str.isalnum, text)) >= SHORTEST], "0-9a-z"),
+        "host": (list(hosts), "0-9a-z_-"),
+        "number": (shorter, "0-9a-f"),
+        "hex": (hexes, ""),
     }
     parts = []
     for name, (words, bound) in groups.items():
         if words:
-            longest_first = "|".join(map(re.escape, sorted(set(words), key=lambda word: (-len(word), word))))
+            known = sorted(set(map(lowered, words)), key=lambda word: (-len(word), word))
             before, after = (f"(?<![{bound}])", f"(?![{bound}])") if bound else ("", "")
-            parts.append(f"{before}(?P<{name}>{longest_first}){after}")
+            parts.append(f"{before}(?P<{name}>{'|'.join(map(re.escape, known))}){after}")
     return re.compile("|".join(parts)) if parts else None
 
 
-def _both(words: Iterable[str]) -> list[str]:
-    """Lower and upper case: matching without regard to case costs ten times as much."""
-    return [spelled for word in words for spelled in (word.lower(), word.upper())]
+def mac_spellings(mac: str) -> tuple[str, str, str]:
+    """``ac:1f:…``, ``ac-1f-…`` and ``ac1f…`` of the first."""
+    return mac, mac.replace(":", "-"), mac.replace(":", "")
+
+
+def lowered(text: str) -> str:
+    """Lower case of ASCII's letters, every sign at the place it had."""
+    return text.lower() if text.isascii() else "".join(c.lower() if c.isascii() else c for c in text)

@@ -90,7 +90,10 @@ def run(args: argparse.Namespace) -> int:
     hidden: dict[str, int] = {}
     if args.scrub:
         hidden = scrub.counts(recorded)
-        recorded = scrub.scrub(recorded, _host_names(root))
+        hosts = _host_names(root)
+        for name in scrub.unhidden(recorded, hosts):
+            sys.stderr.write(f"{PROG}: warning: {warning(name)}\n")
+        recorded = scrub.scrub(recorded, hosts)
     if as_directory:
         directory.write(recorded, out.rstrip("/") or "/")
     else:
@@ -98,6 +101,11 @@ def run(args: argparse.Namespace) -> int:
     for line in summary(recorded, hidden):
         say(line if line.startswith(" ") else f"{out}: {line}")
     return 0
+
+
+def warning(name: str) -> str:
+    """What to tell of a host name that stays (`scrub.unhidden`)."""
+    return f"the host name {name!r} is too short, or a file's name too: where it stands, it stays"
 
 
 def _refuse_taken(out: str, *, as_directory: bool, force: bool) -> None:

@@ -15,12 +15,13 @@ from devplugin.amd.settings import Settings
 from devplugin.amd.uuid import partition_id, smi_uuid
 from devplugin.amd.vendor import Amd
 from gpusim import fixture
+from gpusim.cli import main as cli
 from gpusim.snapshots import identifiers, pack
 from gpusim.snapshots.host import CaptureHost
 from gpusim.snapshots.identifiers import unscrubbed
 from gpusim.snapshots.pack import Capture, Command, Entry, Kind
 from gpusim.snapshots.record import record
-from gpusim.snapshots.scrub import ScrubError, scrub
+from gpusim.snapshots.scrub import ScrubError, scrub, unhidden
 
 PCI = "/sys/devices/pci0000:00/0000:05:00.0"
 KFD = "/sys/devices/virtual/kfd/kfd/topology/nodes"
@@ -34,6 +35,7 @@ NODES = (
 )
 SERIAL = 0xF8ED_0511_9208_6858
 DEVICE = 0x75A3
+IDS = st.integers(1 << 32, (1 << 64) - 2).filter(lambda value: not identifiers.is_placeholder_number(value))
 
 
 def captured(files: dict[str, str], commands: tuple[Command, ...] = ()) -> Capture:
@@ -181,6 +183,141 @@ def test_a_scrubbed_capture_comes_back_as_it_is() -> None:
     assert scrub(once) is once
 
 
+def test_notes_that_say_scrubbed_hide_nothing_from_scrubbing() -> None:
+    said = captured({f"{PCI}/unique_id": f"{SERIAL:016x}\n", f"{PCI}/serial_number": "PCB0481772\n"})
+    hidden = scrub(said._replace(about={"scrubbed": True}))
+    assert unscrubbed(hidden) == []
+    assert f"{SERIAL:x}" not in everything(hidden)
+
+
+MIXED = {
+    f"{PCI}/unique_id": f"{SERIAL:016x}\n",
+    f"{PCI}/serial_number": "7PCBOARD\n",
+    "/etc/hostname": "rack7-box3.example.org\n",
+    "/opt/x": "ba:dc:0f:fe:e0:0d 7d9b1c2e-3f40-4a5b-8c6d-7e8f90a1b2c3 7d9b1c2e-3f40-4a5b-8c6d-7e8f90a1b2c4\n",
+}
+
+
+def test_to_scrub_twice_is_to_scrub_once() -> None:
+    once = scrub(captured(MIXED))
+    assert scrub(once) is once
+
+
+def test_a_scrubbed_recording_whose_notes_are_lost_is_no_refusal() -> None:
+    again = scrub(scrub(captured(MIXED))._replace(about={}))
+    assert unscrubbed(again) == []
+
+
+def test_what_came_in_after_scrubbing_gets_placeholders_of_its_own() -> None:
+    once = scrub(captured(MIXED))
+    entries = dict(once.entries())
+    text = "ba:dc:0f:fe:e0:0e 7d9b1c2e-3f40-4a5b-8c6d-7e8f90a1b2c5 box-77\n"
+    entries["/opt/a"] = Entry(Kind.FILE, 0o444, text.encode())
+    entries["/sys/class/x/unique_id"] = Entry(Kind.FILE, 0o444, f"{SERIAL + 1:016x}\n".encode())
+    again = texts(scrub(pack.capture(entries, once.about), ["box-77"]))
+    before = texts(once)
+    assert {path: again[path] for path in before} == before
+    assert again["/opt/a"] == "02:00:00:00:00:02 00000000-0000-4000-8000-000000000003 host-2\n"
+    assert again["/sys/class/x/unique_id"] != before[f"{PCI}/unique_id"]
+
+
+@given(st.lists(st.uuids(version=4), max_size=4), st.lists(IDS, max_size=4), st.text("AB12-", max_size=9))
+def test_scrubbing_is_idempotent_whatever_the_values(uuids: list[Any], numbers: list[int], word: str) -> None:
+    macs = " ".join(
+        ":".join(f"{value:012x}"[n : n + 2] for n in range(0, 12, 2))
+        for value in (n & (1 << 48) - 1 for n in numbers)
+    )
+    files = {f"{PCI}{n}/unique_id": f"{value:016x}\n" for n, value in enumerate(numbers)}
+    files |= {"/opt/x": f"{' '.join(map(str, uuids))}\n{macs}\n", f"{PCI}/serial_number": word}
+    once = scrub(captured(files))
+    assert scrub(once) is once
+
+
+def test_host_names_are_those_the_capture_says_itself_in_any_case() -> None:
+    files = {
+        "/etc/hostname": "rack7-box3.example.org\n",
+        "/opt/x": "Rack7-Box3.Example.Org RACK7-BOX3 rack7-box3 box-77\n",
+    }
+    said = captured(files)._replace(about={"hostname": "box-77", "note": "taken on Box-77"})
+    hidden = scrub(said)
+    assert texts(hidden) == {"/etc/hostname": "host-2\n", "/opt/x": "host-2 host-3 host-3 host-1\n"}
+    assert hidden.about == {"hostname": "host-1", "note": "taken on host-1", "scrubbed": True}
+
+
+def test_a_host_name_that_cannot_be_hidden_is_told() -> None:
+    said = captured({f"{PCI}/vendor": "0x1002\n", "/opt/x": "k8 box-77\n"})
+    assert unhidden(said, ["k8", "vendor", "box-77", "localhost", "10.0.0.7"]) == ["k8", "vendor"]
+
+
+def test_packing_with_scrub_hides_the_trees_host_name_and_warns_of_a_short_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tree/etc").mkdir(parents=True)
+    (tmp_path / "tree/opt").mkdir()
+    (tmp_path / "tree/etc/hostname").write_text("k8.rack7\n")
+    (tmp_path / "tree/opt/x").write_text("K8.Rack7 k8\n")
+    assert cli(["pack", str(tmp_path / "tree"), str(tmp_path / "p"), "--scrub"]) == 0
+    assert "gpusim: warning: the host name 'k8' is too short" in capsys.readouterr().err
+    assert texts(pack.read(tmp_path / "p"))["/opt/x"] == "host-1 k8\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("F8eD051192086858", r"5C2B[0-9A-F]{12}"),
+        ("F8A30000-0000-1000-80eD-051192086858", r"5cA3[0-9a-f-]{32}"),
+        (smi_uuid(SERIAL, DEVICE).replace("-", ""), r"5c[0-9a-f]{30}"),
+        ("7D9b1c2E-3f40-4a5b-8c6d-7e8f90a1b2c3", r"00000000-0000-4000-8000-000000000001"),
+        ("7d9b1c2e3f404a5b8c6d7e8f90a1b2c3", r"00000000000040008000000000000001"),
+        ("Ba:dC:0f:fe:e0:0d", r"02:00:00:00:00:01"),
+        ("BA-DC-0F-FE-E0-0D", r"02-00-00-00-00-01"),
+        ("BADC0FFEE00D", r"020000000001"),
+        ("pcb0481772", r"xxx0{6}1"),
+        ("Pcb0481772", r"XXX0{6}1"),
+    ],
+)
+def test_a_known_identifier_is_replaced_in_every_case_and_form(text: str, form: str) -> None:
+    files = {
+        f"{PCI}/unique_id": f"{SERIAL:016x}\n",
+        f"{PCI}/serial_number": "PCB0481772\n",
+        "/opt/known": "ba:dc:0f:fe:e0:0d 7d9b1c2e-3f40-4a5b-8c6d-7e8f90a1b2c3\n",
+        "/opt/x": f"is {text} here\n",
+    }
+    shown = texts(scrub(captured(files)))["/opt/x"]
+    assert re.fullmatch(f"is ({form}) here\n", shown)
+
+
+def test_a_mac_address_with_dashes_shows_by_its_form() -> None:
+    assert texts(scrub(captured({"/opt/x": "AC-1F-6B-00-11-22 ac1f6b001122\n"}))) == {
+        "/opt/x": "02-00-00-00-00-01 020000000001\n"
+    }
+
+
+@pytest.mark.parametrize(
+    "label", ["Serial No. : {}", "Serial # : {}", "serial_number = {}", "Board Serial No: {}", 'serial="{}"']
+)
+def test_a_serial_number_is_known_by_any_usual_label(label: str) -> None:
+    line = label.format("AB4471X9") + "\n"
+    hidden = scrub(captured({"/opt/x": line}, (Command(("x",), 0, line.encode(), b""),)))
+    assert texts(hidden)["/opt/x"] == label.format("XX0000X1") + "\n"
+    assert "4471" not in everything(hidden)
+
+
+def test_a_serial_number_of_letters_alone_is_one_where_it_is_listed() -> None:
+    files = {
+        f"{PCI}/serial_number": "QWERTYZU\n",
+        "/sys/devices/pci0000:00/0000:15:00.0/serial_number": "QWERTYZV\n",
+        f"{PCI}/fru_id": "unknown\n",
+        "/opt/x": "qwertyzu unknown\n",
+    }
+    found = texts(scrub(captured(files)))
+    assert "QWERTY" not in str(found).upper()
+    assert found[f"{PCI}/serial_number"].lower().split()[0] == found["/opt/x"].split()[0]
+    assert found[f"{PCI}/serial_number"] != found["/sys/devices/pci0000:00/0000:15:00.0/serial_number"]
+    assert found["/opt/x"].endswith(" unknown\n")
+    assert found[f"{PCI}/fru_id"] == "unknown\n"
+
+
 def test_two_recordings_of_one_node_get_the_same_placeholders() -> None:
     machine = gpusim.Machine(gpusim.load("mi355x/spx-6.14"))
     assert scrub(record(machine)) == scrub(record(machine.fork()))
@@ -229,9 +366,6 @@ def test_the_plugin_sees_the_same_node_with_other_names(name: str) -> None:
     for old, new in renamed.items():
         text = text.replace(old, new)
     assert text == str(reports[1])
-
-
-IDS = st.integers(1 << 32, (1 << 64) - 2)
 
 
 @given(
