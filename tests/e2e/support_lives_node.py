@@ -304,6 +304,8 @@ class LivesNode:
         since = asyncio.get_running_loop().time()
         lock: str | None = None
         for _ in range(600):
+            if self.failure is not None:
+                raise self.failure
             held = self._annotations().get(LOCK)
             now = asyncio.get_running_loop().time()
             if held != lock:

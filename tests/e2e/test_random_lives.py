@@ -30,6 +30,7 @@ from .support_checks import NODE
 from .support_lives import (
     AnswersSpoil,
     DaemonDies,
+    GpuSwitches,
     History,
     PodComes,
     PodGoes,
@@ -122,6 +123,15 @@ def test_random_lives_on_virtual_time_end_in_order(name: str, block: int) -> Non
 def test_a_history_is_lived_the_same_every_time() -> None:
     first, second = (live("mixed-hard", written("mixed-hard", 1), seed=1) for _ in range(2))
     assert first == second
+
+
+def test_who_was_given_partition_0_by_a_stale_list_keeps_others_from_the_whole_gpu() -> None:
+    """Random lives found this one; too rare to leave it to the seeds above."""
+    switch = GpuSwitches(3.0, 2, "SPX")  # the daemon looks again after 30 s
+    full = tuple(PodComes(0.5, f"web-{number}", (Wish(4), Wish(4))) for number in range(4))
+    late = PodComes(40.0, "late", (Wish(),))
+    tally = live("qpx-hard", (switch, *full, late), seed=1)
+    assert (tally.ran, tally.refused) == (5, 1), "four pods have all partitions, the last one takes the node"
 
 
 # -- stories: bugs put into the daemon must be found, and told in few words ---------------------------------
