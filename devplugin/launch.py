@@ -19,7 +19,7 @@ from typing import Any, TextIO, TypeVar, cast
 from devplugin import hook
 from devplugin.host import Host, Kind
 from devplugin.linux import LinuxHost
-from devplugin.replay import Golden, golden, replay
+from devplugin.replay import Golden, failed, golden, replay
 from devplugin.settings import GoParser, SettingsError, add_common_flags, shown
 from devplugin.stdout import printed
 from devplugin.vendor import SettingsInput, Vendor
@@ -113,9 +113,10 @@ def main(
     add_common_flags(parser)
     vendor.add_flags(parser)
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    wanted: Golden | None = None
     try:
-        settings, warnings = vendor.settings(SettingsInput(args, env, None))
         wanted = golden(expect=args.expect, update=args.update, junit=args.junit, dry_run=args.dry_run)
+        settings, warnings = vendor.settings(SettingsInput(args, env, None))
         node = host if host is not None else _node(args)
         if errand := getattr(args, "install_hook", ""):
             return printed(str(_install(node, errand)), parser.prog, out)
@@ -123,6 +124,8 @@ def main(
             return _serve(vendor, node, args, env)
     except SettingsError as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
+        if wanted is not None:
+            _not_compared(str(error), wanted, parser.prog)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -148,6 +151,14 @@ def _replayed(report: Mapping[str, Any], wanted: Golden, prog: str, out: TextIO 
     if verdict.diff:
         printed(verdict.diff.removesuffix("\n"), prog, out)
     return 1
+
+
+def _not_compared(why: str, wanted: Golden, prog: str) -> None:
+    """Let the JUnit report say, too, why there was nothing to compare."""
+    try:
+        failed(why, wanted, LinuxHost(), suite=f"{prog} -dry_run")
+    except SettingsError as error:
+        sys.stderr.write(f"{prog}: {error}\n")
 
 
 def _directory(flag: str, path: str) -> str:

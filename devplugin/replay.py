@@ -61,15 +61,27 @@ class Verdict:
     message: str
     """One line."""
     diff: str = ""
+    error: bool = False
+    """There was nothing to compare: the node could not be read."""
 
 
-def golden(*, expect: str, update: bool, junit: str, dry_run: bool) -> Golden | None:
+def golden(*, expect: str | None, update: bool, junit: str | None, dry_run: bool) -> Golden | None:
     """What the flags ask for; None when there is nothing to compare.
 
+    Args:
+        expect: None when the flag is not there.
+        update: write the golden file.
+        junit: None when the flag is not there.
+        dry_run: whether it is one.
+
     Raises:
-        SettingsError: one of them is there without the one it belongs to.
+        SettingsError: a file has no name (``-expect "$UNSET"`` must not pass for a comparison), or one of
+            the flags is there without the one it belongs to.
     """
-    if not expect:
+    for flag, path in (("expect", expect), ("junit", junit)):
+        if path == "":
+            raise SettingsError(f"-{flag}='': is empty; name a file")
+    if expect is None:
         if update:
             raise SettingsError("-update=true: only with -expect FILE, which names the file to write")
         if junit:
@@ -79,7 +91,7 @@ def golden(*, expect: str, update: bool, junit: str, dry_run: bool) -> Golden | 
         return None
     if not dry_run:
         raise SettingsError(f"-expect={shown(expect)}: only with -dry_run, whose result is compared")
-    return Golden(expect, update, junit)
+    return Golden(expect, update, junit or "")
 
 
 def replay(report: Mapping[str, Any], asked: Golden, files: Files, *, suite: str) -> Verdict:
@@ -95,9 +107,28 @@ def replay(report: Mapping[str, Any], asked: Golden, files: Files, *, suite: str
         SettingsError: a file cannot be read or written.
     """
     verdict = _updated(report, asked, files) if asked.update else _compared(report, asked, files)
+    _told(verdict, asked, files, suite)
+    return verdict
+
+
+def failed(why: str, asked: Golden, files: Files, *, suite: str) -> None:
+    """Say in the JUnit report that there was nothing to compare, lest CI reads the one of an earlier run.
+
+    Args:
+        why: one line.
+        asked: the flags.
+        files: where the report is written.
+        suite: name of the JUnit suite.
+
+    Raises:
+        SettingsError: the report cannot be written.
+    """
+    _told(Verdict(False, why, error=True), asked, files, suite)
+
+
+def _told(verdict: Verdict, asked: Golden, files: Files, suite: str) -> None:
     if asked.junit:
         _put(files, "junit", asked.junit, junit(verdict, suite, asked.expect).encode())
-    return verdict
 
 
 def _compared(report: Mapping[str, Any], asked: Golden, files: Files) -> Verdict:
@@ -236,15 +267,16 @@ def _label(number: int, inner: Any) -> str:
 
 def junit(verdict: Verdict, suite: str, case: str) -> str:
     """A JUnit report of one comparison, as CI systems read it."""
-    failed = int(not verdict.equal)
+    tag = "" if verdict.equal else "error" if verdict.error else "failure"
+    counts = f'tests="1" failures="{int(tag == "failure")}" errors="{int(tag == "error")}"'
     body = ""
-    if failed:
+    if tag:
         text = escape(_printable(verdict.diff or verdict.message))
-        body = f"\n      <failure message={_attribute(verdict.message)}>{text}</failure>\n    "
+        body = f"\n      <{tag} message={_attribute(verdict.message)}>{text}</{tag}>\n    "
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f'<testsuites tests="1" failures="{failed}" errors="0">\n'
-        f'  <testsuite name={_attribute(suite)} tests="1" failures="{failed}" errors="0" skipped="0">\n'
+        f"<testsuites {counts}>\n"
+        f'  <testsuite name={_attribute(suite)} {counts} skipped="0">\n'
         f"    <testcase classname={_attribute(suite)} name={_attribute(case)}>{body}</testcase>\n"
         "  </testsuite>\n</testsuites>\n"
     )

@@ -145,7 +145,7 @@ def add_flag(
 
     The help line gets the default appended, so that `-help` is a complete table.
     """
-    plain = str(default).lower() if isinstance(default, bool) else str(default)
+    plain = str(default).lower() if isinstance(default, bool) else "none" if default is None else str(default)
     parser.add_argument(
         f"-{name}",
         dest=name,
@@ -173,9 +173,9 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
         "serve /healthz and metrics of the plugin itself there: :9395, 127.0.0.1:9395; empty: nowhere",
     )
     golden = parser.add_argument_group("comparing a dry run with a golden result")
-    add_flag(golden, "expect", str, "", "compare with this file; exit 1 and a diff when they differ")
+    add_flag(golden, "expect", str, None, "compare with this file; exit 1 and a diff when they differ")
     add_flag(golden, "update", go_bool, False, "write the file of -expect anew where it differs")
-    add_flag(golden, "junit", str, "", "also write the comparison as a JUnit report to this file")
+    add_flag(golden, "junit", str, None, "also write the comparison as a JUnit report to this file")
     add_log_flags(parser)
 
 

@@ -215,16 +215,44 @@ def test_a_long_diff_is_cut() -> None:
         ({"update": True}, "-update=true: only with -expect FILE"),
         ({"junit": "x"}, "-junit='x': only with -expect FILE"),
         ({"expect": "x", "dry_run": False}, "-expect='x': only with -dry_run"),
+        ({"expect": ""}, "-expect='': is empty; name a file"),
+        ({"expect": "x", "junit": ""}, "-junit='': is empty; name a file"),
     ],
 )
 def test_a_flag_alone_is_refused_in_one_line(flags: dict[str, Any], text: str) -> None:
-    given_flags: dict[str, Any] = {"expect": "", "update": False, "junit": "", "dry_run": True, **flags}
+    given_flags: dict[str, Any] = {"expect": None, "update": False, "junit": None, "dry_run": True, **flags}
     with pytest.raises(SettingsError, match=text):
         golden(**given_flags)
 
 
 def test_nothing_is_compared_when_nothing_is_asked() -> None:
-    assert golden(expect="", update=False, junit="", dry_run=False) is None
+    assert golden(expect=None, update=False, junit=None, dry_run=False) is None
+
+
+@pytest.mark.parametrize("words", [["-expect", ""], ["-expect="], ["-expect", "x", "-junit", ""]])
+def test_a_file_without_a_name_passes_for_no_comparison(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert (
+        shown.err
+        == f"toy-device-plugin: -{'junit' if 'x' in words else 'expect'}='': is empty; name a file\n"
+    )
+
+
+def test_a_root_that_cannot_be_read_is_an_error_in_the_junit_report(expected: Path) -> None:
+    report = expected.with_name("junit.xml")
+    report.write_text("of an earlier run")
+    words = ["-root", str(expected.with_name("none")), "-dry_run", "-expect", str(expected)]
+    assert main(Toy(), [*words, "-junit", str(report)], env={}) == 1
+    suite = ElementTree.fromstring(report.read_text()).find("testsuite")
+    assert suite is not None
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert "No such file or directory" in error.get("message", "")
 
 
 def test_a_link_at_the_golden_name_is_read_through(expected: Path) -> None:
