@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 def warning(name: str) -> str:
     """What to tell of a host name that stays (`scrub.unhidden`)."""
-    return f"the host name {name!r} is too short, or a file's name too: where it stands, it stays"
+    return f"the host name {name!r} is too short, or a file's name too: it stays where it stands"
 
 
 def _refuse_taken(out: str, *, as_directory: bool, force: bool) -> None:

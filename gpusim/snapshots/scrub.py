@@ -67,8 +67,15 @@ def scrub(recorded: Capture, hosts: Iterable[str] = ()) -> Capture:
 
 
 def unhidden(recorded: Capture, hosts: Iterable[str] = ()) -> list[str]:
-    """Names of the node that `scrub` leaves where they stand: of two letters, or names of its files."""
-    return _host_names(hosts, recorded)[1]
+    """Names of the node that `scrub` leaves where they stand: of two letters, or names of its files.
+
+    Only those that do stand somewhere as a word, in any case: nobody needs to look for the others.
+    """
+    names = _host_names(hosts, recorded)[1]
+    text = lowered(_everything(recorded)) if names else ""
+    return [
+        name for name in names if re.search(rf"(?<![0-9a-z_-]){re.escape(lowered(name))}(?![0-9a-z_-])", text)
+    ]
 
 
 def counts(recorded: Capture) -> dict[str, int]:

@@ -247,6 +247,7 @@ def test_host_names_are_those_the_capture_says_itself_in_any_case() -> None:
 def test_a_host_name_that_cannot_be_hidden_is_told() -> None:
     said = captured({f"{PCI}/vendor": "0x1002\n", "/opt/x": "k8 box-77\n"})
     assert unhidden(said, ["k8", "vendor", "box-77", "localhost", "10.0.0.7"]) == ["k8", "vendor"]
+    assert unhidden(said, ["zz"]) == []  # it stands nowhere
 
 
 def test_packing_with_scrub_hides_the_trees_host_name_and_warns_of_a_short_one(
