@@ -1,5 +1,8 @@
 """The command `gpusim`: show, render, serve and drive a simulated node."""
 
-from gpusim.cli.main import main
+try:
+    from gpusim.cli.main import main
+except KeyboardInterrupt:  # Ctrl-C while modules are still being imported, which `main` cannot catch
+    raise SystemExit(130) from None
 
 __all__ = ["main"]

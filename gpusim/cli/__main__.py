@@ -2,6 +2,10 @@
 
 import sys
 
-from gpusim.cli.main import main
+from gpusim.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # between two commands' parsers
+        sys.exit(130)

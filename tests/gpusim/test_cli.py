@@ -492,3 +492,23 @@ def test_the_driver_comes_and_goes_by_command(capsys: Output, served: str) -> No
     assert run("driver", served, "reload") == 0
     assert capsys.readouterr().out.endswith("amdgpu is loaded and has 8 GPUs\n")
     assert "EEXIST" in complaint(capsys, "driver", served, "load")
+
+
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(directory: Path) -> None:
+    (directory / "sitecustomize.py").write_text(
+        "import signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'gpusim.cli.actions':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "gpusim.cli", "fixtures"],
+        env={**os.environ, "PYTHONPATH": str(directory)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
