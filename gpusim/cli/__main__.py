@@ -7,5 +7,5 @@ from gpusim.cli import main
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except KeyboardInterrupt:  # between two commands' parsers
+    except KeyboardInterrupt:  # while the command line is read
         sys.exit(130)
