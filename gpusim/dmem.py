@@ -48,8 +48,7 @@ class Css:
 
     parent: Css | None
     pools: dict[Region, Pool] = field(default_factory=dict)
-    online: bool = True
-    """False once the cgroup is gone or the controller disabled in it; charges stay until they are freed."""
+    """Its charges stay after the cgroup is gone, or the controller disabled in it, until they are freed."""
 
     @property
     def charged(self) -> bool:
@@ -202,7 +201,6 @@ class Dmem:
 
     def offline(self, css: Css) -> None:
         """The cgroup was removed, or its parent disabled the controller: limits go, charges stay."""
-        css.online = False
         for pool in css.pools.values():
             pool.max, pool.min, pool.low = UNLIMITED, 0, 0
 
@@ -227,7 +225,7 @@ class Copies:
         if twin is None:
             above = None if css.parent is None else self.css(css.parent)
             pools = {region: self.pool(pool) for region, pool in css.pools.items()}
-            twin = self._css[css] = Css(above, pools, css.online)
+            twin = self._css[css] = Css(above, pools)
         return twin
 
     def pool(self, pool: Pool) -> Pool:
