@@ -69,7 +69,7 @@ def shown(default: object) -> str:
         return str(default).lower()
     if isinstance(default, float) and default.is_integer():
         return str(int(default))
-    return str(default) or "empty"
+    return "empty" if default in (None, "") else str(default)
 
 
 def test_the_table_has_every_flag_the_parser_takes_with_its_default_and_no_other() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..devplugin.daemon.rig import NODE
+from ..devplugin.daemon.rig import NODE, until
 from ..gpusim.private_mount import needs_fuse
 from .support_node import COMMAND, GPU
 from .support_node import Node as Simulated
@@ -44,7 +44,7 @@ def node() -> Iterator[Node]:
 def test_drain_annotate_restart_check_allocatable(node: Node) -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
     plugin = node.ready(80)
-    assert plugin.said("operating mode: cu")
+    assert until(lambda: plugin.said("operating mode: cu"))
     assert set(node.health().values()) == {"Healthy"}
     assert not node.api.list("pods"), "drained"
     node.api.patch(
@@ -61,7 +61,7 @@ def test_drain_annotate_restart_check_allocatable(node: Node) -> None:
     )
     assert plugin.end(timeout=30) == 0
     plugin = node.ready(64)
-    assert plugin.said("operating mode: partition")
+    assert until(lambda: plugin.said("operating mode: partition"))
     assert {gpu.mode for gpu in node.machine.driver.gpus.values()} == {"CPX"}
     assert set(node.health().values()) == {"Healthy"}
     assert sum("switched: from spx to cpx" in line["event"] for line in plugin.lines()) == 8

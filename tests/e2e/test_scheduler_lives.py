@@ -102,7 +102,9 @@ class Cluster(Node):
         return str(self.pod(name)["status"]["message"])
 
     def given(self, name: str) -> dict[str, Edits]:
-        return dict(self.kubelet.admissions[self.pod(name)["metadata"]["uid"]].containers)
+        uid = self.pod(name)["metadata"]["uid"]
+        until(lambda: uid in self.kubelet.admissions)  # a restarted kubelet admits what runs once more
+        return dict(self.kubelet.admissions[uid].containers)
 
     def delete(self, name: str) -> None:
         uid = self.pod(name)["metadata"]["uid"]
