@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The fast profile draws the same examples every time, so a change is judged by what it changed; the others explore.
+# The fast profile draws the same examples every time, so a change is judged by what it changed;
+# the others explore.
 settings.register_profile(
     "dev", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
