@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,20 @@ def told(output: str) -> list[str]:
     bare = (line.removeprefix("E").strip().split("  # or any")[0] for line in output.splitlines())
     plain = (line.removeprefix("gpusim.testing.machines.broken.Broken: ") for line in bare)
     sized = (re.sub(r"\d{4,}", "N", re.sub(r"renderD\d+", "renderD", line)) for line in plain)
-    return [re.sub(r"devices=(devices_of\(|\[Device\(id='renderD).*", "devices=", line) for line in sized]
+    one = (re.sub(r"devices=(devices_of\(|\[Device\(id='renderD).*", "devices=", line) for line in sized)
+    return unfolded(one)
+
+
+def unfolded(lines: Iterable[str]) -> list[str]:
+    """A request that Hypothesis broke over several lines, as the one line it may be as well."""
+    found: list[str] = []
+    for line in lines:
+        if found and found[-1].count("request=Request(") and not found[-1].endswith("))"):
+            comma = " " if found[-1].endswith(",") else ""
+            found[-1] = f"{found[-1]}{comma}{line}".replace(", )", ")")
+        else:
+            found.append(line)
+    return found
 
 
 @pytest.fixture(scope="module")
