@@ -82,16 +82,13 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", range(len(SHOWN)))
-def test_what_the_page_shows_is_what_the_run_prints(number: int, output: list[str]) -> None:
-    rest: Iterator[str] = iter(output)
-    for line in told(SHOWN[number]):
-        assert any(printed.startswith(line) for printed in rest), (
-            f"{line!r} not in, or not there in:\n" + "\n".join(output)
-        )
-
-
-def test_the_runs_fail_where_the_page_says_so_and_only_there(output: list[str]) -> None:
+def test_the_runs_print_what_the_page_shows_and_fail_where_it_says_so(output: list[str]) -> None:
+    for shown in SHOWN:
+        rest: Iterator[str] = iter(output)
+        for line in told(shown):
+            assert any(printed.startswith(line) for printed in rest), (
+                f"{line!r} not in, or not there in:\n" + "\n".join(output)
+            )
     assert {line.split(" - ")[0] for line in output if line.startswith("FAILED")} == {
         "FAILED test_allocator.py::TestPods::runTest",
         "FAILED test_partitions.py::TestPartitions::runTest",
