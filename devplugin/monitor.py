@@ -20,9 +20,9 @@ from devplugin.daemon.logs import Logs
 from devplugin.hami import Pod
 from devplugin.host import Host
 from devplugin.kube import Api, KubeError, NoCluster, NotFound
+from devplugin.metered import Measured, Metered, Watched
 from devplugin.scrape import NodeCollector, Page, Scraped, bind
 from devplugin.settings import GoParser, add_flag, add_log_flags, add_node_flags
-from devplugin.vendor import Measured, Metered, Watched
 
 log = logging.getLogger(__name__)
 

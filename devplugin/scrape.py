@@ -22,8 +22,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from devplugin.metered import Measured, Series
 from devplugin.settings import SettingsError, shown
-from devplugin.vendor import Measured, Series
 
 log = logging.getLogger(__name__)
 

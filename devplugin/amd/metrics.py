@@ -20,8 +20,8 @@ from devplugin.amd.uuid import normal_bdf, strip_mode, whole_id
 from devplugin.cgroups import amounts, scopes
 from devplugin.hami import CodecError, ContainerDevice, Pod, decode
 from devplugin.host import Host
+from devplugin.metered import Measured, Sample, Series, Watched
 from devplugin.quantity import quantity
-from devplugin.vendor import Measured, Sample, Series, Watched
 
 _GPU = ("node", "device_index", "device_uuid", "device_type")
 _CONTAINER = ("namespace", "pod", "container", "vdevice_index", "device_uuid")

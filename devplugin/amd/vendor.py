@@ -18,6 +18,7 @@ from devplugin.amd.report import report
 from devplugin.amd.settings import MODE_PARTITION, Settings
 from devplugin.hami import Claim, Pod, Vocabulary
 from devplugin.host import Host
+from devplugin.metered import Measured, Series, Watched
 from devplugin.vendor import (
     Allocation,
     Caps,
@@ -25,15 +26,12 @@ from devplugin.vendor import (
     Effect,
     FactRequest,
     HealthSource,
-    Measured,
     NodePatch,
     Offer,
     PreferenceQuery,
     Prepared,
     Reports,
-    Series,
     SettingsInput,
-    Watched,
 )
 
 

@@ -21,11 +21,11 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from devplugin import scrape
 from devplugin.hami import Node, Pod, Vocabulary
 from devplugin.kube import Forbidden, KubeError, NotFound, Unavailable
+from devplugin.metered import Measured, Sample, Series, Watched
 from devplugin.monitor import EVERY, KEPT, Look, Records, Start
 from devplugin.quantity import quantity
 from devplugin.scrape import NodeCollector, Page, Scraped, address, bind
 from devplugin.settings import SettingsError
-from devplugin.vendor import Measured, Sample, Series, Watched
 
 KEY = "toy.io/register"
 HEAT = Series("toy_heat_celsius", 'How "hot"\nit is', ("node", "thing"))

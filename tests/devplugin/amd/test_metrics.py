@@ -16,7 +16,7 @@ from devplugin.amd.registration import annotation
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import VOCABULARY
 from devplugin.hami import Pod
-from devplugin.vendor import Measured, Watched
+from devplugin.metered import Measured, Watched
 from gpusim.cluster.podcgroups import Layout, create, systemd_inside
 from gpusim.fixture import load
 from gpusim.machine import Machine
