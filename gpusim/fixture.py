@@ -23,12 +23,13 @@ from gpusim.fixturekeys import (
     GPU_KEYS,
     NODE_KEYS,
     NPU_KEYS,
+    PPU_KEYS,
     PROSE,
     Codec,
     Refused,
     below,
 )
-from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, NpuSpec, SpecError
+from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, NpuSpec, PpuSpec, SpecError
 from gpusim.yamlnode import Fields, Items, Node, Scalar
 
 _INSIDE = Path(__file__).resolve().parent / "_fixtures"
@@ -133,6 +134,10 @@ def loads(text: str, *, path: str = "<text>", name: str = "node") -> NodeSpec:
             from gpusim.ascend.check import check_npus
 
             check_npus(spec)
+        if spec.ppus:
+            from gpusim.ppu.check import check_ppus
+
+            check_ppus(spec)
     except yamlnode.BadYaml as error:
         raise BadFixture(path, "$", error.why, error.line) from error
     except Refused as refused:
@@ -163,7 +168,9 @@ class _Reader:
 
     def node(self, root: Node, name: str) -> NodeSpec:
         document = _mapping(
-            root, [*NODE_KEYS, "cpus", "gpus", "npus", "cards", *PROSE], "a mapping that describes a node"
+            root,
+            [*NODE_KEYS, "cpus", "gpus", "npus", "ppus", "cards", *PROSE],
+            "a mapping that describes a node",
         )
         values = self.values(document, NODE_KEYS, "", ".")
         for key in PROSE.keys() & document.fields.keys():
@@ -179,6 +186,9 @@ class _Reader:
         if (npus := document.fields.get("npus")) is not None:
             with _Under(".npus"):
                 values["npus"] = self.npus(npus)
+        if (ppus := document.fields.get("ppus")) is not None:
+            with _Under(".ppus"):
+                values["ppus"] = self.ppus(ppus)
         if (cards := document.fields.get("cards")) is not None:
             with _Under(".cards"):
                 values["cards"] = self.cards(cards)
@@ -200,6 +210,10 @@ class _Reader:
 
     def npus(self, node: Node) -> tuple[NpuSpec, ...]:
         return tuple(NpuSpec(**row) for row in self.devices(node, "npus", "chip", NPU_KEYS, ("NPU", "NPUs")))
+
+    def ppus(self, node: Node) -> tuple[PpuSpec, ...]:
+        rows = self.devices(node, "ppus", "product", PPU_KEYS, ("PPU", "PPUs"))
+        return tuple(PpuSpec(**row) for row in rows)
 
     def devices(
         self, node: Node, name: str, kind: str, keys: Mapping[str, Codec], words: tuple[str, str]
@@ -308,6 +322,8 @@ def dump(spec: NodeSpec) -> str:
         lines += ["gpus:", *(f"  {line}" for line in _columns(spec.gpus, GpuSpec("", ""), GPU_KEYS))]
     if spec.npus:
         lines += ["npus:", *(f"  {line}" for line in _columns(spec.npus, NpuSpec("", ""), NPU_KEYS))]
+    if spec.ppus:
+        lines += ["ppus:", *(f"  {line}" for line in _columns(spec.ppus, PpuSpec("", ""), PPU_KEYS))]
     if spec.cards:
         lines.append("cards:")
     for card in spec.cards:
@@ -324,7 +340,7 @@ def _changed(value: object, default: object, keys: Mapping[str, Codec]) -> list[
     ]
 
 
-def _columns(devices: Sequence[object], bare: GpuSpec | NpuSpec, keys: Mapping[str, Codec]) -> Iterator[str]:
+def _columns(devices: Sequence[object], bare: GpuSpec | NpuSpec | PpuSpec, keys: Mapping[str, Codec]) -> Iterator[str]:
     """The short form: one line a key, a single value where all devices agree."""
     for key, codec in keys.items():
         column = [getattr(device, key) for device in devices]

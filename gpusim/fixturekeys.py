@@ -16,6 +16,8 @@ from gpusim.amd.partition import MODES
 from gpusim.amd.products import PRODUCTS
 from gpusim.ascend.chips import CHIPS
 from gpusim.ascend.health import WORDS
+from gpusim.ppu import health as ppuhealth
+from gpusim.ppu import products as ppuproducts
 from gpusim.yamlnode import Fields, Items, Node, Scalar, describe, flow, quoted
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -207,6 +209,11 @@ def _encode_counts(counts: Mapping[str, int]) -> str:
 
 COUNTS = Codec("a mapping from template to a number of vNPUs", _decode_counts, _encode_counts)
 
+_NAMES = text("names of fields of ppu-smi with spaces between", r"([a-z._]+( [a-z._]+)*)?")
+FIELDS = Codec(
+    _NAMES.what, lambda node: tuple(_NAMES.decode(node).split()), lambda names: quoted(" ".join(names))
+)
+
 _DISTANCE = integer(0, 255)
 _WITHIN_ITSELF = 10
 _ROW = several(_DISTANCE)
@@ -299,6 +306,18 @@ NPU_KEYS: Mapping[str, Codec] = {
     "vnpus": COUNTS,
 }
 
+PPU_KEYS: Mapping[str, Codec] = {
+    "product": choice([*ppuproducts.PRODUCTS]),
+    "bdf": _BDF,
+    "numa": integer(-1, 4095, "a NUMA node, -1 when firmware does not say"),
+    "minor": optional(integer(0, 255), "its place among the PPUs"),
+    "uuid": optional(text("GPU- and the five groups of a UUID in lower case"), _BY_SEED),
+    "health": choice([*ppuhealth.WORDS]),
+    "used_mib": optional(integer(0, 1 << 20), "as an idle card"),
+    "busy": integer(0, 100),
+    "unknown": FIELDS,
+}
+
 CPU_KEYS: Mapping[str, Codec] = {
     "vendor": choice(["amd", "intel"]),
     "nodes": integer(1, 4096),
@@ -330,8 +349,13 @@ NODE_KEYS: Mapping[str, Codec] = {
     "npu_driver": text("a version such as 25.5.1"),
     "npu_smi": several(text("a path of npu-smi")),
     "npu_smi_status": integer(0, 255),
+    "ppu_driver": text("a version such as 1.4.0"),
+    "ppu_loaded": FLAG,
+    "ppu_smi": several(text("a path of ppu-smi")),
+    "ppu_smi_status": integer(0, 255),
+    "ppu_sdk": choice(["lib64", "lib"]),
 }
-"""All but ``cpus``, ``gpus``, ``npus`` and ``cards``, which have keys of their own."""
+"""All but ``cpus``, ``gpus``, ``npus``, ``ppus`` and ``cards``, which have keys of their own."""
 
 PROSE: Mapping[str, Codec] = {
     "about": text("what this node is, in words"),

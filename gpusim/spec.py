@@ -119,6 +119,28 @@ class NpuSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PpuSpec:
+    """One PPU, in the order of the bus."""
+
+    product: str
+    """Key of `gpusim.ppu.products.PRODUCTS`, for instance ``PPU-ZW810E``."""
+    bdf: str
+    numa: int = 0
+    """-1 when firmware does not say."""
+    minor: int | None = None
+    """N of /dev/alixpu_ppuN, which is not the index of ppu-smi; None: its place among the PPUs."""
+    uuid: str | None = None
+    """``GPU-`` and the groups of a UUID; None: made from the seed."""
+    health: str = "OK"
+    used_mib: int | None = None
+    """Memory in use; None: what an idle card of the kind shows."""
+    busy: int = 0
+    """Utilisation in percent."""
+    unknown: tuple[str, ...] = ()
+    """What ppu-smi says N/A of: fields of --query-ppu, and ``minor_number``."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSpec:
     """One node."""
 
@@ -156,3 +178,14 @@ class NodeSpec:
     """Where npu-smi is."""
     npu_smi_status: int = 1
     """Exit status of an npu-smi that refuses or fails."""
+    ppus: tuple[PpuSpec, ...] = ()
+    ppu_driver: str = "1.4.0"
+    """Version of the PPU driver and of ppu-smi."""
+    ppu_loaded: bool = True
+    """Whether the PPU driver is loaded."""
+    ppu_smi: tuple[str, ...] = ("/usr/local/bin/ppu-smi",)
+    """Where ppu-smi is."""
+    ppu_smi_status: int = 0
+    """Exit status of a ppu-smi that refuses or fails."""
+    ppu_sdk: str = "lib64"
+    """Directory of the SDK's libraries below /usr/local/PPU_SDK: ``lib64`` or ``lib``."""

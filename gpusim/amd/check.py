@@ -156,6 +156,7 @@ def _check_addresses(spec: NodeSpec) -> None:
     devices = [(f"gpus[{i}].bdf", g.bdf) for i, g in enumerate(spec.gpus)]
     devices += [(f"cards[{i}].bdf", c.bdf) for i, c in enumerate(spec.cards)]
     devices += [(f"npus[{i}].bdf", n.bdf) for i, n in enumerate(spec.npus)]
+    devices += [(f"ppus[{i}].bdf", p.bdf) for i, p in enumerate(spec.ppus)]
     for path, bdf in devices:
         if not _BDF.fullmatch(bdf):
             raise SpecError(path, f"{bdf!r} is no PCI address of the form 0000:05:00.0")

@@ -1,0 +1,64 @@
+"""Which described PPUs can exist: every refusal says where and why.
+
+Sources: ascend_ppu_hami.md C.2 (cards of a node, UUIDs), decision 54.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpusim.ppu.health import WORDS
+from gpusim.ppu.ppu import FIELDS, MINOR, minors, uuids
+from gpusim.ppu.products import MOST_PER_NODE, PRODUCTS
+from gpusim.spec import NodeSpec, PpuSpec, SpecError
+
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_VERSION = re.compile(r"[0-9]+(\.[0-9A-Za-z]+)+")
+_MOST_MINOR = 255
+
+
+def check_ppus(spec: NodeSpec) -> None:
+    """Refuse PPUs that cannot exist; their addresses are `gpusim.amd.check`'s.
+
+    Raises:
+        SpecError: the first impossible value.
+    """
+    if not _VERSION.fullmatch(spec.ppu_driver):
+        raise SpecError("ppu_driver", f"{spec.ppu_driver!r} is no version such as 1.4.0")
+    if not 0 <= spec.ppu_smi_status <= 255:
+        raise SpecError("ppu_smi_status", f"an exit status is 0 to 255, not {spec.ppu_smi_status}")
+    if spec.ppu_sdk not in ("lib64", "lib"):
+        raise SpecError("ppu_sdk", f"{spec.ppu_sdk!r} is neither lib64 nor lib")
+    for index, path in enumerate(spec.ppu_smi):
+        if not path.startswith("/usr/") or not path.endswith("/ppu-smi") or "//" in path or "/." in path:
+            raise SpecError(f"ppu_smi[{index}]", f"{path!r} is no path of ppu-smi below /usr")
+    if len(spec.ppus) > MOST_PER_NODE:
+        raise SpecError("ppus", f"a node has at most {MOST_PER_NODE} PPUs, not {len(spec.ppus)}")
+    for index, ppu in enumerate(spec.ppus):
+        _check_ppu(f"ppus[{index}]", ppu, spec.cpus.nodes)
+    for name, values in (("minor", minors(spec)), ("uuid", uuids(spec))):
+        taken: dict[int | str, int] = {}
+        for index, value in enumerate(values):
+            if (other := taken.setdefault(value, index)) != index:
+                raise SpecError(f"ppus[{index}].{name}", f"{value} is already that of ppus[{other}]")
+
+
+def _check_ppu(path: str, ppu: PpuSpec, nodes: int) -> None:
+    product = PRODUCTS.get(ppu.product)
+    if product is None:
+        raise SpecError(f"{path}.product", f"{ppu.product!r} is none of {', '.join(PRODUCTS)}")
+    if not -1 <= ppu.numa < nodes:
+        raise SpecError(f"{path}.numa", f"the host has NUMA nodes 0 to {nodes - 1}, not {ppu.numa}")
+    if ppu.minor is not None and not 0 <= ppu.minor <= _MOST_MINOR:
+        raise SpecError(f"{path}.minor", f"a minor is 0 to {_MOST_MINOR}, not {ppu.minor}")
+    if ppu.uuid is not None and not _UUID.fullmatch(ppu.uuid):
+        raise SpecError(f"{path}.uuid", f"{ppu.uuid!r} is not GPU- and the groups of a UUID in lower case")
+    if ppu.health not in WORDS:
+        raise SpecError(f"{path}.health", f"{ppu.health!r} is none of {', '.join(WORDS)}")
+    if ppu.used_mib is not None and not 0 <= ppu.used_mib <= product.memory_mib:
+        raise SpecError(f"{path}.used_mib", f"between 0 and the card's {product.memory_mib} MiB")
+    if not 0 <= ppu.busy <= 100:
+        raise SpecError(f"{path}.busy", f"a PPU is busy 0 to 100 percent of the time, not {ppu.busy}")
+    for field in ppu.unknown:
+        if field not in (*FIELDS, MINOR):
+            raise SpecError(f"{path}.unknown", f"{field!r} is none of {', '.join((*FIELDS, MINOR))}")
