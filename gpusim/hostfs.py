@@ -41,6 +41,21 @@ def kept() -> dict[str, Node]:
     return {name: Dir(writable=True, mode=0o1777 if name == "tmp" else 0o755) for name in KEPT}
 
 
+def lay(root: Mapping[str, Node], files: Mapping[str, tuple[str, int]]) -> None:
+    """Put an installer's files, path → (content, mode), below the ordinary directories of a fresh node."""
+    for path, (text, mode) in files.items():
+        top, *parents, name = path.strip("/").split("/")
+        directory = root[top]
+        for parent in parents:
+            assert isinstance(directory, Dir)
+            kids = directory.kids()
+            if parent not in kids:
+                directory.add(parent, Dir({}, writable=True))
+            directory = kids[parent]
+        assert isinstance(directory, Dir)
+        directory.add(name, File(text, mode=mode))
+
+
 def copied(nodes: Mapping[str, Node], device: Callable[[CharDev], CharDev]) -> dict[str, Node]:
     """Ordinary directories and files that share no node with `nodes`; `device` remakes a device node."""
     return {name: _copied(node, device) for name, node in nodes.items()}

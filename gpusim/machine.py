@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpusim import hostfs
@@ -25,8 +26,8 @@ from gpusim.cgroup import Cgroups
 from gpusim.cgroupfs import CgroupFs
 from gpusim.dmem import Copies, Dmem
 from gpusim.errors import GpusimError
-from gpusim.hardware import Hardware
 from gpusim.kernel import Behaviour, behaviour
+from gpusim.ppuactions import PPU_SMI, PpuActions
 from gpusim.process import DeviceRules, Processes
 from gpusim.spec import NodeSpec
 from gpusim.tree import Caller, CharDev, Dir, Node, Tree
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from gpusim.ascend.board import Board
     from gpusim.ascend.npu import Npus
+    from gpusim.ppu.board import PpuBoard
 
 __all__ = ["Allocation", "Completed", "Machine", "View"]
 
@@ -49,7 +51,7 @@ _UDEVS = frozenset({"dri", "kfd", "null"})
 """What devtmpfs and udev make in /dev."""
 
 
-class Machine(Hardware):
+class Machine(PpuActions):
     """One node, as root of the host sees it.
 
     Args:
@@ -70,6 +72,10 @@ class Machine(Hardware):
         self.vram = Vram(self.driver, self.cgroups)
         kept = hostfs.kept()
         self._board: Board | None = _board(spec, major, kept) if spec.npus else None
+        self._ppu_board: PpuBoard | None = None
+        if spec.ppus:
+            taken = {major} if self._board is None else {major, *self._board.majors.values()}
+            self._ppu_board = _ppu_board(spec, taken, kept)
         self._build(kept, {})
         self.write("/sys/fs/cgroup/cgroup.subtree_control", _all(self.cgroups))
         self._groups.make("kubepods.slice" if spec.cgroup_driver == "systemd" else "kubepods")
@@ -79,7 +85,11 @@ class Machine(Hardware):
     def describe(self) -> dict[str, object]:
         """The state of the node for people and scripts; can be written as JSON."""
         state = describe(self.driver, self.vram)
-        return state if self._board is None else {**state, "npus": self._board.describe()}
+        if self._board is not None:
+            state["npus"] = self._board.describe()
+        if self._ppu_board is not None:
+            state["ppus"] = self._ppu_board.describe()
+        return state
 
     @property
     def npus(self) -> Npus:
@@ -114,12 +124,55 @@ class Machine(Hardware):
         """
         self.npus.fail(form, output, status)
 
+    def npu_cut(self, phy: int, template: str, container: str) -> int:
+        """Make a vNPU for a container, as the container runtime does; the number of ``/dev/vdavinci<n>``.
+
+        Raises:
+            GpusimError: no such NPU or template, or not enough is left of the chip; the runtime's words.
+        """
+        npu = self.npus.phy(phy)
+        size = npu.chip.template(template)
+        if size is not None and (why := npu.shortage(size)):
+            raise GpusimError(why)
+        return self.npus.create(npu, template, container=container).number
+
+    def npu_release(self, number: int, *, destroy: bool = True) -> None:
+        """The container of a vNPU ended; without `destroy` the vNPU stays, idle.
+
+        Raises:
+            GpusimError: there is no such vNPU.
+        """
+        self.npus.use(number, None)
+        if destroy:
+            self.npus.destroy(number)
+
+    def npu_smi_inside(
+        self,
+        argv: Sequence[str],
+        phys: Sequence[int],
+        *,
+        vnpu: int | None = None,
+        quota_mib: int | None = None,
+        tracked: Sequence[int | None] = (),
+    ) -> Completed:
+        """npu-smi as a container runs it; the arguments are `gpusim.ascend.inside.Inside`'s.
+
+        Raises:
+            GpusimError: NPUs that are not there.
+            OSError: ENOENT, another program.
+        """
+        from gpusim.ascend.inside import Inside
+
+        return Inside(self.npus, tuple(phys), vnpu, quota_mib, lambda rank: tracked[rank]).run(argv)
+
     def run(self, argv: Sequence[str], *, timeout: float = 30.0, stdin: bytes = b"") -> Completed:
-        """Run a program: npu-smi where there are NPUs and it is installed.
+        """Run a program: npu-smi where there are NPUs and it is installed, ppu-smi where there are PPUs.
 
         Raises:
             OSError: ENOENT, no such program; EACCES, not executable.
         """
+        if self._ppu_board is not None and argv[0].rpartition("/")[2] == PPU_SMI:
+            return self._ppu_board.run(self.tree, argv)
         if self._board is None:
             return super().run(argv, timeout=timeout, stdin=stdin)
         return self._board.run(self.tree, argv, stdin)
@@ -215,10 +268,11 @@ class Machine(Hardware):
         vram = other.vram.fork(driver, cgroups, copies)
         root, dev = other.tree.root.kids(), other._dev.kids()
         kept = {name: node for name, node in root.items() if name not in _KERNELS}
-        ours = _UDEVS if other._board is None else _UDEVS | other._board.nodes().keys()
+        ours = _UDEVS.union(*(board.nodes() for board in other._boards))
         made = {name: node for name, node in dev.items() if name not in ours}
         self.spec, self.rules = spec, rules
         self._board = None if other._board is None else other._board.copy()
+        self._ppu_board = None if other._ppu_board is None else other._ppu_board.copy()
         self.processes, self.driver, self.cgroups, self.vram = processes, driver, cgroups, vram
         self._build(hostfs.copied(kept, self._device), hostfs.copied(made, self._device))
 
@@ -227,15 +281,18 @@ class Machine(Hardware):
     def _build(self, kept: dict[str, Node], made: dict[str, Node]) -> None:
         """Hang the views of the state into a new tree, beside ordinary files and self-made device nodes."""
         driver = self.driver
-        self._sysfs = Sysfs(driver, self.vram)
+        self._sysfs = Sysfs(driver, self.vram, self._ppus_on_the_bus)
         self._groups = CgroupFs(self.cgroups, peak=self.rules.dmem_peak, moved=self._moved)
         sys = self._sysfs.root
         sys.add("fs", Dir({"cgroup": self._groups.root}))
         dev: dict[str, Node] = {**made, "null": self._device(CharDev(*_NULL, 0o666))}
         self._dev = Dir(dev, writable=True)
         if self._board is not None:
-            self._board.npus.changed = self._npus_changed
-            self._npus_changed()
+            self._board.npus.changed = partial(self._nodes_changed, self._board)
+        if self._ppu_board is not None:
+            self._ppu_board.ppus.changed = self._ppus_changed
+        for board in self._boards:
+            self._nodes_changed(board)
         self._proc = hostfs.proc(self.spec.kernel, self._majors)
         for pid in self.cgroups.pids():
             self._show(pid)
@@ -255,21 +312,31 @@ class Machine(Hardware):
         elif "dri" in self._dev.kids():
             self._dev.drop("dri")
 
-    def _npus_changed(self) -> None:
-        """Make the device nodes those of the NPUs and vNPUs there are."""
-        assert self._board is not None
-        wanted, there = self._board.nodes(), self._dev.kids()
-        for name in [name for name in there if self._board.owns(name) and name not in wanted]:
+    @property
+    def _boards(self) -> Sequence[Board | PpuBoard]:
+        """Of the accelerators that are no GPUs."""
+        return [board for board in (self._board, self._ppu_board) if board is not None]
+
+    def _nodes_changed(self, board: Board | PpuBoard) -> None:
+        """Make a board's device nodes those of what there is on it."""
+        wanted, there = board.nodes(), self._dev.kids()
+        for name in [name for name in there if board.owns(name) and name not in wanted]:
             self._dev.drop(name)
         for name, node in wanted.items():
             if name not in there:
                 self._dev.add(name, self._device(node))
 
+    def _ppus_changed(self) -> None:
+        """PPUs or their driver came or went."""
+        assert self._ppu_board is not None
+        self._nodes_changed(self._ppu_board)
+        self._sysfs.invalidate()
+
     def _majors(self) -> list[tuple[int, str]]:
         """Character majors in /proc/devices."""
         kfd = [(self.driver.kfd_major, "kfd")] if self.driver.loaded else []
-        npus = [] if self._board is None else [(n, name) for name, n in self._board.majors.items()]
-        return [(1, "mem"), (MAJOR, "drm"), *kfd, *npus]
+        others = [(n, name) for board in self._boards for name, n in board.majors.items() if board.drives(n)]
+        return [(1, "mem"), (MAJOR, "drm"), *kfd, *others]
 
     def _device(self, node: CharDev) -> CharDev:
         """`node` with this machine's driver behind its number."""
@@ -291,8 +358,8 @@ class Machine(Hardware):
         elif major == self.driver.kfd_major and self.driver.loaded:
             if minor:
                 raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
-        elif self._board is not None and self._board.drives(major):
-            self._board.open(major, minor)
+        elif boards := [board for board in self._boards if board.drives(major)]:
+            boards[0].open(major, minor)
         elif (major, minor) != _NULL:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
 
@@ -310,6 +377,13 @@ def _board(spec: NodeSpec, kfd: int, kept: dict[str, Node]) -> Board:
     from gpusim.ascend.board import Board
 
     return Board(spec, kfd, _KFD_MAJORS, kept)
+
+
+def _ppu_board(spec: NodeSpec, taken: set[int], kept: dict[str, Node]) -> PpuBoard:
+    """The PPUs, imported where there are any."""
+    from gpusim.ppu.board import PpuBoard
+
+    return PpuBoard(spec, taken, _KFD_MAJORS, kept)
 
 
 def _all(cgroups: Cgroups) -> bytes:

@@ -18,6 +18,7 @@ from gpusim.allocation import Allocation
 from gpusim.errors import GpusimError, NoServerError
 from gpusim.nodes import Stat
 from gpusim.process import DeviceRules, Handle, Process
+from gpusim.remoteppus import RemotePpus
 from gpusim.wire import (
     PROTOCOL,
     Channel,
@@ -180,6 +181,10 @@ class RemoteView:
         """Give a name to what had another; what had it is replaced at once."""
         self._ask("rename", old=old, new=new)
 
+    def chmod(self, path: str, mode: int) -> None:
+        """Set the permission bits of a file or directory."""
+        self._ask("chmod", path=path, mode=mode)
+
     def symlink(self, target: str, path: str) -> None:
         """Make a symbolic link."""
         self._ask("symlink", target=target, path=path)
@@ -196,7 +201,7 @@ class RemoteView:
         return Completed(status, out[:split], out[split:])
 
 
-class RemoteMachine(RemoteView):
+class RemoteMachine(RemotePpus, RemoteView):
     """A served machine, seen by root, with the machine's actions.
 
     Processes and handles are copies; give them back to name what is meant. They live in the machine until
@@ -358,6 +363,30 @@ class RemoteMachine(RemoteView):
     def npu_smi_fails(self, form: str, output: str | None, status: int = 1) -> None:
         """Let a form of npu-smi fail, or work again."""
         self._ask("npu_smi_fails", form=form, output=output, status=status)
+
+    def npu_cut(self, phy: int, template: str, container: str) -> int:
+        """Make a vNPU for a container; its number."""
+        return int(self._ask("npu_cut", phy=phy, template=template, container=container)[0])
+
+    def npu_release(self, number: int, *, destroy: bool = True) -> None:
+        """The container of a vNPU ended."""
+        self._ask("npu_release", number=number, destroy=destroy)
+
+    def npu_smi_inside(
+        self,
+        argv: Sequence[str],
+        phys: Sequence[int],
+        *,
+        vnpu: int | None = None,
+        quota_mib: int | None = None,
+        tracked: Sequence[int | None] = (),
+    ) -> Completed:
+        """npu-smi as a container runs it."""
+        from gpusim.machine import Completed
+
+        where = {"phys": list(phys), "vnpu": vnpu, "quota_mib": quota_mib, "tracked": list(tracked)}
+        (status, split), out = self._ask("npu_smi_inside", argv=list(argv), **where)
+        return Completed(status, out[:split], out[split:])
 
     def mknod(self, path: str, major: int, minor: int, mode: int = 0o666) -> None:
         """Make a device node, as a container runtime does."""

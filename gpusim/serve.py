@@ -237,6 +237,16 @@ def _run(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
     return [done.status, len(done.stdout)], done.stdout + done.stderr
 
 
+def _npu_smi_inside(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    done = machine.npu_smi_inside(**args)
+    return [done.status, len(done.stdout)], done.stdout + done.stderr
+
+
+def _ppu_smi_inside(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
+    done = machine.ppu_smi_inside(**args)
+    return [done.status, len(done.stdout)], done.stdout + done.stderr
+
+
 def _process(machine: Machine, view: Any, args: _Args, body: bytes) -> _Answer:
     devices = rules_in(args["devices"])
     return process_out(machine.process(devices, args["uid"], tuple(args["gids"]), args["cgroup"])), b""
@@ -316,9 +326,11 @@ def _of_machine(name: str) -> Callable[[Machine, Any, _Args, bytes], _Answer]:
 _ACTIONS = (
     *("switch", "remove", "add", "bind", "unbind", "load", "unload", "reload"),
     *("reset", "hang", "recover", "fail_probe", "mknod", "describe", "kill", "delegate"),
-    *("npu_health", "npu_smi_fails"),
+    *("ppu_health", "ppu_use", "ppu_vanish", "ppu_return", "ppu_unload", "ppu_load"),
+    *("ppu_smi_fails", "ppu_smi_unknown"),
+    *("npu_health", "npu_smi_fails", "npu_cut", "npu_release"),
 )
-_SEEN = ("readlink", "probe", "mkdir", "rmdir", "unlink", "copy", "rename", "symlink")
+_SEEN = ("readlink", "probe", "mkdir", "rmdir", "unlink", "copy", "rename", "symlink", "chmod")
 _METHODS: dict[str, Callable[[Machine, Any, _Args, bytes], _Answer]] = {
     "hello": _hello,
     "read": _read,
@@ -327,6 +339,8 @@ _METHODS: dict[str, Callable[[Machine, Any, _Args, bytes], _Answer]] = {
     "stat": _stat,
     "put": _put,
     "run": _run,
+    "ppu_smi_inside": _ppu_smi_inside,
+    "npu_smi_inside": _npu_smi_inside,
     "process": _process,
     "open": _open,
     "close": _close,

@@ -56,6 +56,16 @@ class Ids:
     revision: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A device of another vendor that is no display, such as a PPU."""
+
+    ids: Ids
+    driver: str | None
+    numa: int
+    """-1 where firmware does not say."""
+
+
 def homes(addresses: Iterable[str]) -> dict[str, str]:
     """A directory below /sys/devices for every PCI address.
 
@@ -151,6 +161,25 @@ def gpu_entries(
                 found["xcp"] = metrics
             if rules.partition_config:
                 found[xcpconfig.NAME] = Dir(xcpconfig.entries(gpu, rules))
+    return found
+
+
+def other_entries(home: str, other: Other, index: int, spec: NodeSpec) -> dict[str, Node]:
+    """Everything in the PCI directory of a device that is no GPU of ours: what the core shows.
+
+    Args:
+        home: the directory.
+        other: whose.
+        index: its place among all accelerators of the node; interrupts are counted by it.
+        spec: the node's description.
+    """
+    slot = pcicore.Slot(index, other.driver is not None, 64 if other.driver else 32, inside=False)
+    speed = f"{LINK_SPEED[spec.pcie_generation]} GT/s PCIe\n"
+    found = device_entries(home, other.ids, other.driver) | pcicore.entries(slot, spec.cpus, other.numa)
+    for end in ("current", "max"):
+        found[f"{end}_link_speed"] = Attr(speed)
+        found[f"{end}_link_width"] = Attr("16\n")
+    found["numa_node"] = Attr(f"{other.numa}\n")
     return found
 
 

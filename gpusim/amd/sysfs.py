@@ -5,7 +5,7 @@ Source: kernel.md 2.6, 3 and 7 (unbound devices, stale XCP devices, module witho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gpusim.amd import drmfs, hwmon, pci, xcp
 from gpusim.amd.driver import Driver
@@ -24,13 +24,21 @@ class Sysfs:
     Args:
         driver: whose devices.
         vram: whose processes KFD shows.
+        others: PCI address → a PPU that is plugged in now.
     """
 
-    def __init__(self, driver: Driver, vram: Vram) -> None:
+    def __init__(
+        self, driver: Driver, vram: Vram, others: Callable[[], Mapping[str, pci.Other]] | None = None
+    ) -> None:
         self._driver = driver
+        self._others: Callable[[], Mapping[str, pci.Other]] = others or dict
         self._changing: list[Dir] = []
         self._homes = {card.spec.bdf: card.home for card in driver.cards}
         self._homes |= {gpu.bdf: gpu.home for gpu in driver.gpus.values()}
+        if ppus := [ppu.bdf for ppu in driver.spec.ppus]:
+            # After all the rest, whose places on the bus are as without them.
+            places = pci.homes([*driver.gpus, *(card.spec.bdf for card in driver.cards), *ppus])
+            self._homes |= {bdf: places[bdf] for bdf in ppus}
         self._platforms = self._lazy(self._platform)
         kfd = KfdTree(lambda: driver.topology, lambda bdf: driver.gpus[bdf].vram_used, driver.kfd_major)
         self._kfd = kfd.root
@@ -72,6 +80,7 @@ class Sysfs:
     def _pci_devices(self) -> dict[str, str]:
         """BDF → directory of every PCI device that is plugged in."""
         gone = {gpu.bdf for gpu in self._driver.gpus.values() if not gpu.present}
+        gone |= {ppu.bdf for ppu in self._driver.spec.ppus} - self._others().keys()
         return {bdf: home for bdf, home in self._homes.items() if bdf not in gone}
 
     def _bus(self) -> dict[str, Node]:
@@ -101,6 +110,9 @@ class Sysfs:
         for gpu in driver.gpus.values():
             if gpu.present and gpu.driver:
                 members.setdefault(gpu.driver, {})[gpu.bdf] = gpu.home
+        for bdf, other in self._others().items():
+            if other.driver:
+                members.setdefault(other.driver, {})[bdf] = self._homes[bdf]
         return {name: Dir(_driver_entries(name, found)) for name, found in members.items()}
 
     def _bus_platform(self) -> dict[str, Node]:
@@ -125,8 +137,10 @@ class Sysfs:
 
     def _module(self) -> dict[str, Node]:
         """The module stays loaded when it cannot drive what it was loaded for."""
+        others = {other.driver for other in self._others().values() if other.driver}
+        modules: dict[str, Node] = {name: Dir({"initstate": Attr("live\n")}) for name in sorted(others)}
         if not self._driver.loaded:
-            return {}
+            return modules
         version = self._driver.rules.module_version
         found: dict[str, Node] = {
             "drivers": Dir({"pci:amdgpu": Link("../../../bus/pci/drivers/amdgpu")}),
@@ -136,7 +150,7 @@ class Sysfs:
         }
         if version is not None:
             found["version"] = Attr(f"{version}\n")
-        return {"amdgpu": Dir(found)}
+        return {"amdgpu": Dir(found), **modules}
 
     # Devices
 
@@ -163,6 +177,9 @@ class Sysfs:
             return Dir(
                 lambda: pci.gpu_entries(gpu, driver.spec, driver.rules, driver, self._partition(bdf, 0))
             )
+        if (other := self._others().get(bdf)) is not None:
+            index = list(self._homes).index(bdf)
+            return Dir(lambda: pci.other_entries(self._homes[bdf], other, index, driver.spec))
         card = next(card for card in driver.cards if card.spec.bdf == bdf)
 
         def made() -> dict[str, Node]:

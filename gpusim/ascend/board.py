@@ -9,17 +9,15 @@ import errno
 import os
 from collections.abc import Sequence
 
+from gpusim import programs
 from gpusim.ascend import npufs, smi
 from gpusim.ascend.check import check_npus
 from gpusim.ascend.describe import describe
 from gpusim.ascend.npu import Npus
-from gpusim.nodes import CharDev, Kind, Node
+from gpusim.nodes import CharDev, Node
 from gpusim.spec import NodeSpec
 from gpusim.tree import Tree
 from gpusim.view import Completed
-
-PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-"""Where a program without a slash in its name is looked for."""
 
 
 class Board:
@@ -85,16 +83,5 @@ class Board:
         Raises:
             OSError: ENOENT, no such program; EACCES, not executable.
         """
-        program = argv[0]
-        places = [program] if "/" in program else [f"{directory}/{program}" for directory in PATH]
-        code = errno.ENOENT
-        for place in places:
-            try:
-                found = tree.stat(place)
-            except OSError:
-                continue
-            if found.kind is not Kind.FILE or not found.mode & 0o111:
-                code = errno.EACCES
-            elif place.endswith("/npu-smi"):
-                return smi.run(self.npus, argv[1:], stdin)
-        raise OSError(code, os.strerror(code), program)
+        programs.find(tree, argv[0], "npu-smi")
+        return smi.run(self.npus, argv[1:], stdin)

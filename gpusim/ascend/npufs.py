@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpusim import hostfs
 from gpusim.ascend.npu import Npus
-from gpusim.nodes import CharDev, Dir, File, Node
+from gpusim.nodes import CharDev, Node
 
 DRIVERS = ("davinci", "davinci_manager", "devmm_svm", "hisi_hdc", "vdavinci")
 """Names in /proc/devices, one major each (ours)."""
@@ -53,14 +54,4 @@ def files(version: str, places: Sequence[str]) -> dict[str, tuple[str, int]]:
 
 def install(root: dict[str, Node], version: str, places: Sequence[str]) -> None:
     """Put the installer's files below the ordinary directories of a fresh node."""
-    for path, (text, mode) in files(version, places).items():
-        top, *parents, name = path.strip("/").split("/")
-        directory = root[top]
-        for parent in parents:
-            assert isinstance(directory, Dir)
-            kids = directory.kids()
-            if parent not in kids:
-                directory.add(parent, Dir({}, writable=True))
-            directory = kids[parent]
-        assert isinstance(directory, Dir)
-        directory.add(name, File(text, mode=mode))
+    hostfs.lay(root, files(version, places))

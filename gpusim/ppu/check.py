@@ -6,6 +6,7 @@ Sources: ascend_ppu_hami.md C.2 (cards of a node, UUIDs), decision 54.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from gpusim.ppu.health import WORDS
 from gpusim.ppu.ppu import FIELDS, MINOR, minors, uuids
@@ -36,11 +37,15 @@ def check_ppus(spec: NodeSpec) -> None:
         raise SpecError("ppus", f"a node has at most {MOST_PER_NODE} PPUs, not {len(spec.ppus)}")
     for index, ppu in enumerate(spec.ppus):
         _check_ppu(f"ppus[{index}]", ppu, spec.cpus.nodes)
-    for name, values in (("minor", minors(spec)), ("uuid", uuids(spec))):
-        taken: dict[int | str, int] = {}
-        for index, value in enumerate(values):
-            if (other := taken.setdefault(value, index)) != index:
-                raise SpecError(f"ppus[{index}].{name}", f"{value} is already that of ppus[{other}]")
+    _check_distinct("minor", [str(minor) for minor in minors(spec)])
+    _check_distinct("uuid", uuids(spec))
+
+
+def _check_distinct(name: str, values: Sequence[str]) -> None:
+    taken: dict[str, int] = {}
+    for index, value in enumerate(values):
+        if (other := taken.setdefault(value, index)) != index:
+            raise SpecError(f"ppus[{index}].{name}", f"{value} is already that of ppus[{other}]")
 
 
 def _check_ppu(path: str, ppu: PpuSpec, nodes: int) -> None:

@@ -1,0 +1,107 @@
+"""ppu-smi: its forms, and how it ends.
+
+Decision 54 says which forms there are. The exit status proves nothing: what it refuses ends with
+`Ppus.exit_status`, 0 by itself, and the words are on stdout either way (ascend_ppu_hami.md C.2 records
+``init HGML error: driver is not loaded``; the other refusals are worded by us).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpusim.ppu import smitext
+from gpusim.ppu.ppu import FIELDS, Ppus
+from gpusim.ppu.smitext import Row
+from gpusim.view import Completed
+
+NOT_LOADED = "init HGML error: driver is not loaded\n"
+
+
+class _RefusedError(Exception):
+    """What ppu-smi prints instead of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One command line, taken apart."""
+
+    form: str
+    fields: tuple[str, ...] = ()
+    header: bool = True
+    units: bool = True
+
+
+def run(ppus: Ppus, arguments: Sequence[str], rows: Sequence[Row] | None = None) -> Completed:
+    """Run it.
+
+    Args:
+        ppus: of the node.
+        arguments: after the program's name.
+        rows: what is seen of them; None: as root of the host sees them.
+
+    Returns:
+        Exit status and output; errors are on stdout.
+    """
+    try:
+        call = _parsed(arguments)
+        broken = ppus.broken.get(call.form, ppus.broken.get(""))
+        if broken is not None:
+            return Completed(ppus.exit_status, broken.encode(), b"")
+        if not ppus.loaded:
+            raise _RefusedError(NOT_LOADED)
+        seen = host_rows(ppus) if rows is None else rows
+        if not seen:
+            raise _RefusedError(smitext.NO_DEVICES)
+        return Completed(0, _answer(call, seen, ppus.version).encode(), b"")
+    except _RefusedError as refused:
+        return Completed(ppus.exit_status, str(refused).encode(), b"")
+
+
+def host_rows(ppus: Ppus) -> list[Row]:
+    """The PPUs as the host sees them."""
+    return [
+        Row(ppu, index, ppus.version, ppu.used_mib, ppu.product.memory_mib)
+        for index, ppu in enumerate(ppus.listed)
+    ]
+
+
+def _answer(call: _Call, rows: Sequence[Row], version: str) -> str:
+    if call.form == "-L":
+        return smitext.listing(rows)
+    if call.form == "-q":
+        return smitext.long(rows, version)
+    if call.form == "--query-ppu":
+        return smitext.csv(rows, call.fields, header=call.header, units=call.units)
+    return smitext.table(rows, version)
+
+
+def _parsed(arguments: Sequence[str]) -> _Call:
+    """The command line; both ``--key=value`` and ``--key value`` are taken."""
+    words = list(arguments)
+    if not words:
+        return _Call("table")
+    if words in (["-L"], ["-q"]):
+        return _Call(words[0])
+    options: dict[str, str] = {}
+    while words:
+        key, equals, value = words.pop(0).partition("=")
+        if key not in ("--query-ppu", "--format") or key in options or not (equals or words):
+            raise _RefusedError(f"Invalid combination of input arguments: {' '.join(arguments)}\n")
+        options[key] = value if equals else words.pop(0)
+    return _query(options.get("--query-ppu"), options.get("--format"))
+
+
+def _query(asked: str | None, layout: str | None) -> _Call:
+    if asked is None:
+        raise _RefusedError("--format is for --query-ppu: add --query-ppu=index,name,uuid\n")
+    fields = tuple(field.strip() for field in asked.split(","))
+    for field in fields:
+        if field not in FIELDS:
+            raise _RefusedError(f'Field "{field}" is not a valid field to query.\n')
+    words = [] if layout is None else [word.strip() for word in layout.split(",")]
+    if "csv" not in words:
+        raise _RefusedError('"--format=" switch is missing its "csv".\n')
+    if unknown := [word for word in words if word not in ("csv", "noheader", "nounits")]:
+        raise _RefusedError(f'Format "{unknown[0]}" is not one of csv, noheader, nounits.\n')
+    return _Call("--query-ppu", fields, header="noheader" not in words, units="nounits" not in words)
