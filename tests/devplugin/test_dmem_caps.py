@@ -98,9 +98,9 @@ def test_a_limit_below_use_is_seen_to_be_kept_out_and_taken_once_memory_is_freed
     process = machine.process(cgroup=GROUP.removeprefix(ROOT))
     machine.open("/dev/dri/renderD128", process)
     held = machine.allocate_vram(process, "0000:75:00.0", 3 * GIB)
-    assert set_limits(machine, GROUP, {FIRST: GIB, SECOND: GIB}) == Outcome(
-        replaced={SECOND: "max"}, kept={FIRST: "max"}
-    )
+    outcome = set_limits(machine, GROUP, {FIRST: GIB, SECOND: GIB})
+    assert outcome == Outcome(replaced={SECOND: "max"}, kept={FIRST: "max"})
+    assert not outcome.holds
     assert set_limits(machine, GROUP, {FIRST: 3 * GIB}).replaced == {FIRST: "max"}  # equal to use is taken
     assert set_limits(machine, GROUP, {FIRST: GIB}).kept == {FIRST: str(3 * GIB)}
     machine.free(held)
@@ -114,6 +114,12 @@ def test_no_cgroup_and_no_file_are_told_apart(machine: Machine) -> None:
     assert set_limits(machine, GROUP, {FIRST: GIB}) == Outcome(no_group=True)
     make_group(machine, GROUP, dmem=False)
     assert set_limits(machine, GROUP, {FIRST: GIB}) == Outcome(no_file=True)
+
+
+def test_what_is_not_there_is_not_limited(machine: Machine) -> None:
+    assert not set_limits(machine, GROUP, {FIRST: GIB}).holds
+    make_group(machine, GROUP, dmem=False)
+    assert not set_limits(machine, GROUP, {FIRST: GIB}).holds
 
 
 def test_a_cgroup_removed_between_look_and_write_is_gone(machine: Machine) -> None:
@@ -135,6 +141,23 @@ def test_a_region_that_went_is_not_written_and_the_others_are(machine: Machine) 
     assert outcome.replaced == {SECOND: "max"}
     machine.add("0000:75:00.0")  # a fresh region without limits
     assert set_limits(machine, GROUP, {FIRST: GIB, SECOND: GIB}).replaced == {FIRST: "max"}
+
+
+def test_a_region_that_goes_right_after_the_write_has_no_limit(machine: Machine) -> None:
+    make_group(machine, GROUP)
+
+    class Losing(Watching):
+        def write(self, path: str, data: bytes) -> int:
+            written = super().write(path, data)
+            machine.remove("0000:75:00.0")
+            return written
+
+    assert set_limits(Losing(machine), GROUP, {FIRST: GIB}) == Outcome(kept={FIRST: "nothing"})  # type: ignore[arg-type]
+
+
+def test_a_line_that_is_no_text_hides_no_other() -> None:
+    host = DictHost({GROUP: directory(), MAX: b"\xff 1\n" + f"{FIRST} {GIB}\n".encode()})
+    assert set_limits(host, GROUP, {FIRST: GIB}) == Outcome()
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EINVAL, errno.EPERM])

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _COMPARE: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
@@ -38,6 +39,27 @@ _BINARY: dict[type[ast.operator], type[ast.operator]] = {
     ast.RShift: ast.LShift,
 }
 
+_CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One place of a syntax tree that all changes of a file share; made for as long as a ``with`` lasts."""
+
+    root: ast.Module
+    node: ast.AST
+    field: str
+    place: int | None
+    """Index, when the field is a list."""
+    old: ast.AST
+    new: ast.AST
+
+    def __enter__(self) -> None:
+        _put(self.node, self.field, self.place, self.new)
+
+    def __exit__(self, *_: object) -> None:
+        _put(self.node, self.field, self.place, self.old)
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
@@ -50,38 +72,50 @@ class Mutant:
     was: str
     now: str
     """The statement's first line before and after; it names the change together with `where`."""
-    tree: ast.Module
+    change: Change
+    same: int = 1
+    """Which of the changes that read alike, from 1."""
+
+    @property
+    def tree(self) -> ast.Module:
+        """The whole file, changed."""
+        with self.change:
+            return ast.fix_missing_locations(copy.deepcopy(self.change.root))
 
     @property
     def key(self) -> str:
-        """Name of the change that stays when lines move."""
-        return f"{self.where or 'top'}: `{self.was}` → `{self.now}`"
+        """Name of the change that stays when lines move; no two changes of a file have one."""
+        which = f" (number {self.same})" if self.same > 1 else ""
+        return f"{self.where or 'top'}{which}: `{self.was}` → `{self.now}`"
 
 
 def mutants(source: str) -> Iterator[Mutant]:
     """Every change of a file, in the order of its lines."""
-    tree = ast.parse(source)
+    seen = Counter[str]()
+    for mutant in _mutants(source):
+        seen[mutant.key] += 1
+        yield replace(mutant, same=seen[mutant.key])
+
+
+def _mutants(source: str) -> Iterator[Mutant]:
+    root = ast.parse(source)
     number = 0
-    for where, statement, hidden in _statements(tree):
+    for where, statement, hidden in _statements(root):
+        was = _shown(statement)
         for node, field, place in _sites(statement, hidden):
             current = getattr(node, field)
             old = current if place is None else current[place]
             for new in _changes(old, node, field):
-                was = _shown(statement)
-                _put(node, field, place, new)
-                now = _shown(statement)
+                change = Change(root, node, field, place, old, new)
+                with change:
+                    now = _shown(statement)
                 if now != was:
                     number += 1
-                    changed = ast.fix_missing_locations(copy.deepcopy(tree))
-                    yield Mutant(number, getattr(old, "lineno", statement.lineno), where, was, now, changed)
-                _put(node, field, place, old)
-        for parent, field, place, new, now in _removals(statement, tree, hidden):
-            body = getattr(parent, field)
-            body[place] = new
+                    yield Mutant(number, getattr(old, "lineno", statement.lineno), where, was, now, change)
+        for parent, field, place, new, now in _removals(statement, root, hidden):
             number += 1
-            changed = ast.fix_missing_locations(copy.deepcopy(tree))
-            yield Mutant(number, statement.lineno, where, _shown(statement), now, changed)
-            body[place] = statement
+            change = Change(root, parent, field, place, statement, new)
+            yield Mutant(number, statement.lineno, where, was, now, change)
 
 
 def _put(node: ast.AST, field: str, place: int | None, value: object) -> None:
@@ -122,12 +156,19 @@ def _sites(statement: ast.stmt, hidden: bool) -> Iterator[tuple[ast.AST, str, in
             for place, entry in entries:
                 if not isinstance(entry, ast.AST) or isinstance(entry, ast.stmt):
                     continue
-                if isinstance(entry, ast.JoinedStr) or (hidden and isinstance(entry, ast.Constant)):
-                    continue  # words for people
+                if _for_people(entry) or (hidden and isinstance(entry, ast.Constant | ast.JoinedStr)):
+                    continue
                 yield node, field, place
                 yield from walk(entry)
 
     yield from walk(statement)
+
+
+def _for_people(entry: ast.AST) -> bool:
+    """A text with two blanks or more is words for people, and so is all that is put into it."""
+    parts = entry.values if isinstance(entry, ast.JoinedStr) else [entry]
+    texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    return "".join(texts).count(" ") > 1
 
 
 def _is_text(statement: ast.stmt) -> bool:
@@ -150,7 +191,13 @@ def _changes(old: ast.AST, node: ast.AST, field: str) -> Iterator[ast.AST]:
         yield old.orelse
     elif isinstance(old, ast.BoolOp):
         yield from old.values
-    if field == "test" and isinstance(old, ast.expr) and not isinstance(old, ast.Compare | ast.UnaryOp):
+    elif isinstance(old, ast.Name) and field == "func" and old.id in _CALLED:
+        yield ast.Name(_CALLED[old.id], old.ctx)
+    if (
+        field in ("test", "ifs")
+        and isinstance(old, ast.expr)
+        and not isinstance(old, ast.Compare | ast.UnaryOp)
+    ):
         yield ast.UnaryOp(ast.Not(), old)
     if isinstance(node, ast.Return) and field == "value" and not isinstance(old, ast.Constant):
         yield ast.Constant(None)
@@ -163,8 +210,6 @@ def _constants(value: object) -> Iterator[ast.Constant]:
         yield ast.Constant(value + 1)
         if value > 0:
             yield ast.Constant(value - 1)
-    elif isinstance(value, str) and value.count(" ") > 1:
-        return  # words for people
     elif isinstance(value, str):
         yield ast.Constant(value[1:] if value else "x")
     elif isinstance(value, bytes):

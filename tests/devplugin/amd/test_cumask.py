@@ -44,10 +44,17 @@ def test_a_pair_with_one_cu_in_use_is_not_free() -> None:
     assert first_fit(bits(0, 3), 8, 2, 2) == bits(4, 5)
 
 
-@pytest.mark.parametrize(("total", "count", "unit"), [(4, 5, 2), (64, 0, 1), (64, -1, 1), (64, 65, 1)])
+@pytest.mark.parametrize(
+    ("total", "count", "unit"), [(4, 5, 2), (64, 0, 1), (64, -1, 1), (64, 65, 1), (0, 0, 1)]
+)
 def test_what_does_not_fit_is_an_error(total: int, count: int, unit: int) -> None:
     with pytest.raises(CuError):
         first_fit(0, total, count, unit)
+
+
+def test_a_refusal_says_how_many_are_free_of_the_device_alone() -> None:
+    with pytest.raises(CuError, match=r"3 of 8 .* 2 are free"):
+        first_fit(bits(0, 1, 2, 3, 4, 5, 9), 8, 3, 1)
 
 
 def test_three_of_64_are_exactly_three() -> None:
