@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpusim.dmem_parse import UNLIMITED
 from gpusim.machine import Machine
 from gpusim.spec import GpuSpec
 from gpusim.testing.machines import node
