@@ -1,6 +1,6 @@
 """A HAMi scheduler for tests: it reads what nodes registered, places pods, locks nodes and binds.
 
-The other side of the protocol a device plugin speaks (ascend_ppu_hami.md D.3 to D.8, D.10; amd.md 17),
+The other side of the protocol a device plugin speaks (ascend_ppu_hami.md D.3 to D.10; amd.md 17),
 written from the protocol alone, so that it is an oracle for the plugin. Decisions are pure
 (`scheduler_filter`, `scheduler_ledger`, `scheduler_devices`); this file only reads, asks them, and writes. It
 remembers nothing but the registrations (`scheduler_nodes`): for each pod the ledger is counted anew.
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from types import TracebackType
 from typing import Any
 
@@ -59,7 +60,8 @@ class Scheduler:
 
     Args:
         api: URL of an API server, or an `Api` of this process.
-        vendors: rows of the table in `scheduler_vendors`.
+        vendors: rows of the table: `scheduler_vendors.AMD`, and what `scheduler_config.config_vendors`
+            makes of a device configuration. Of two with one word the last holds.
         rules: policies, and what differs between HAMi's releases.
         name: pods with this ``spec.schedulerName`` are ours, and those that ask for devices: the webhook
             would have given them the name.
@@ -69,6 +71,7 @@ class Scheduler:
         poll_seconds: how often pending pods are looked for.
         retry_seconds: before a pod that could not be bound is tried again.
         now: unix seconds, for what is written.
+        zone: of the times in handshakes; None: this process's.
         sleep: waits between tries at a lock.
         seed: of the jitter.
     """
@@ -86,17 +89,19 @@ class Scheduler:
         poll_seconds: float = 0.1,
         retry_seconds: float = 1.0,
         now: Callable[[], float] = time.time,
+        zone: tzinfo | None = None,
         sleep: Callable[[float], object] = time.sleep,
         seed: int = 1,
     ) -> None:
         self._client = ApiClient(api, agent="gpusim-scheduler") if isinstance(api, str) else None
         self._api: Api = self._client if self._client is not None else api  # type: ignore[assignment]
-        self.vendors, self.rules, self.name = tuple(vendors), rules or Rules(), name
+        self.vendors = tuple({vendor.word: vendor for vendor in vendors}.values())
+        self.rules, self.name = rules or Rules(), name
         self._now = now
         self._refresh, self._poll, self._retry = refresh_seconds, poll_seconds, retry_seconds
         self._lock = NodeLock(self._api, expiry=expiry, now=now, sleep=sleep, seed=seed)
         self._journal = Journal()
-        self._nodes = Nodes(self._api, self.vendors, believes, self._journal)
+        self._nodes = Nodes(self._api, self.vendors, believes, self._journal, now=now, zone=zone)
         self._one = threading.RLock()  # one pod after the other, whoever asks
         self._waits: dict[str, float] = {}
         self._said: dict[str, str] = {}
@@ -171,6 +176,9 @@ class Scheduler:
             if vendor.word in choice.slots:
                 value = encode(choice.slots[vendor.word])
                 annotations |= {vendor.to_allocate: value, vendor.allocated: value}
+                if vendor.notes is not None:
+                    soft = vendor.is_soft(pod)
+                    annotations |= vendor.notes(choice.slots[vendor.word], soft, int(self._now()))
         patch = {"metadata": {"annotations": annotations, "labels": {VGPU_NODE: choice.node}}}
         self._api.patch("pods", metadata["name"], patch, metadata["namespace"])
         self._journal.record("filtered", uid=metadata["uid"], pod=metadata["name"], node=choice.node)
@@ -192,9 +200,10 @@ class Scheduler:
         metadata, node = pod["metadata"], choice.node
         name, namespace = metadata["name"], metadata["namespace"]
         # a pod that asks in its init containers only takes no lock (D.7)
-        locks = any(container_requests(self.vendors, one) for one in pod["spec"].get("containers") or ())
+        asking = [container_requests(self.vendors, one) for one in pod["spec"].get("containers") or ()]
+        locks = sorted({request.word for one in asking for request in one})
         try:
-            if locks:
+            for _ in locks:  # one lock, asked for once a vendor: what the pod has already it gets again
                 self._lock.acquire(node, namespace, name)
             if choice.slots:
                 bound = {BIND_PHASE: "allocating", BIND_TIME: str(int(self._now()))}

@@ -9,7 +9,9 @@ import sys
 import threading
 
 from gpusim.cluster.scheduler import Scheduler
-from gpusim.cluster.scheduler_filter import BINPACK, POLICIES, SPREAD, Rules
+from gpusim.cluster.scheduler_config import config_vendors, read_config
+from gpusim.cluster.scheduler_filter import Rules
+from gpusim.cluster.scheduler_fit import BINPACK, POLICIES, SPREAD
 from gpusim.cluster.scheduler_lock import EXPIRY, EXPIRY_VARIABLE, duration
 from gpusim.cluster.scheduler_vendors import VENDORS
 from gpusim.cluster.scheduler_webhook import SCHEDULER_NAME
@@ -22,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--apiserver", required=True, metavar="URL", help="http://HOST:PORT")
     parser.add_argument(
         "--vendor", action="append", choices=sorted(VENDORS), help="whose devices (repeatable; default: amd)"
+    )
+    parser.add_argument(
+        "--device-config",
+        metavar="FILE",
+        help="device-config.yaml of the plugins: its Ascend chips (vnpus) and its PPUs (alibaba), too",
     )
     parser.add_argument("--name", default=SCHEDULER_NAME, help="schedulerName of the pods it takes")
     parser.add_argument("--node-policy", choices=POLICIES, default=BINPACK, help="which node")
@@ -52,9 +59,11 @@ def run(args: argparse.Namespace) -> int:
     expiry = duration(args.node_lock_timeout) or duration(os.environ.get(EXPIRY_VARIABLE, "")) or EXPIRY
     chosen = [VENDORS[word] for word in args.vendor or ("amd",)]
     try:
+        if args.device_config:
+            chosen += config_vendors(read_config(args.device_config))
         scheduler = Scheduler(
             args.apiserver,
-            vendors=tuple({vendor.word: vendor for vendor in chosen}.values()),  # of two spellings the last
+            vendors=chosen,
             rules=Rules(args.node_policy, args.gpu_policy, empty_slots=not args.lost_slots),
             name=args.name,
             believes=args.believes,

@@ -1,7 +1,8 @@
 """What a node registered: the device list of its annotation, and whether the scheduler believes in it.
 
-The annotation's JSON is ascend_ppu_hami.md D.2, every key left out when it is zero; the judgement of D.3 is
-the one of a vendor without a handshake: as long as the node counts any of the vendor's devices.
+The annotation's JSON is ascend_ppu_hami.md D.2, every key left out when it is zero; of vendors that wrote one
+before, the older string, too (`scheduler_legacy`). The judgement of D.3 here is the one of a vendor without a
+handshake: as long as the node counts any of the vendor's devices. The other is `scheduler_handshake`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpusim.cluster import scheduler_legacy
 from gpusim.cluster.scheduler_vendors import Vendor
 from gpusim.errors import GpusimError
 
@@ -41,6 +43,10 @@ class Registered:
     """Partition type of a partition (``partitionProfile``)."""
     partitionable: bool = False
     """A whole GPU that has partition profiles."""
+    network: float | None = None
+    """Ascend 910 boards: cards of one network are linked (custominfo's ``NetworkID``)."""
+    soft: bool = False
+    """Its node makes soft slices (`Vendor.soft_key`)."""
 
     def is_a(self, profile: str) -> bool:
         """Whether it is of a partition type that a request names; the empty one is any.
@@ -62,24 +68,37 @@ def registered(node: Object, vendor: Vendor) -> tuple[Registered, ...]:
     Raises:
         RegistrationError: no annotation, an empty list, or no list of devices.
     """
-    text = (node["metadata"].get("annotations") or {}).get(vendor.register)
+    annotations = node["metadata"].get("annotations") or {}
+    text = annotations.get(vendor.register)
     if text is None:
         raise RegistrationError(f"annos not found {vendor.register}")
+    said = annotations.get(vendor.soft_key) if vendor.soft_key else None
+    soft = said == "true" if said is not None else vendor.soft  # the node beats the configuration (D.9)
     try:
         listed = json.loads(text)
     except ValueError as error:
-        raise RegistrationError(f"{vendor.register}: no JSON: {error}") from None
+        if not vendor.legacy:
+            raise RegistrationError(f"{vendor.register}: no JSON: {error}") from None
+        listed = _legacy(text, vendor)
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise RegistrationError(f"{vendor.register}: no list of devices")
     if not listed:
         raise RegistrationError("no gpu found on node")
-    return tuple(_device({str(k).lower(): v for k, v in one.items()}, vendor) for one in listed)
+    return tuple(_device({str(k).lower(): v for k, v in one.items()}, vendor, soft) for one in listed)
 
 
-def _device(entry: Mapping[str, Any], vendor: Vendor) -> Registered:
+def _legacy(text: str, vendor: Vendor) -> list[Object]:
+    """The older form as the newer one has it."""
+    try:
+        return [entry.json() for entry in scheduler_legacy.decode(text)]
+    except scheduler_legacy.LegacyError as error:
+        raise RegistrationError(f"{vendor.register}: {error}") from None
+
+
+def _device(entry: Mapping[str, Any], vendor: Vendor, soft: bool) -> Registered:
     custom = entry.get("custominfo")
     custom = custom if isinstance(custom, dict) else {}
-    unit = custom.get("cuPerWGP", 1)
+    unit, network = custom.get("cuPerWGP", 1), custom.get("NetworkID")
     try:
         return Registered(
             id=str(entry.get("id", "")),
@@ -94,6 +113,8 @@ def _device(entry: Mapping[str, Any], vendor: Vendor) -> Registered:
             unit=int(unit) if isinstance(unit, int | float) and unit > 1 and unit == int(unit) else 1,
             profile=str(custom.get("partitionProfile", "")),
             partitionable=bool(custom.get("partitionProfiles")),
+            network=float(network) if isinstance(network, int | float) else None,  # compared as floats (D.2)
+            soft=soft,
         )
     except ValueError as error:
         raise RegistrationError(f"{vendor.register}: {error}") from None
@@ -107,5 +128,8 @@ def _int32(entry: Mapping[str, Any], key: str) -> int:
 
 
 def alive(node: Object, vendor: Vendor, field: str = "capacity") -> bool:
-    """Whether kubelet counts any device of the vendor: `field` is ``capacity`` or, newer, ``allocatable``."""
-    return vendor.counted((node.get("status") or {}).get(field) or {}) > 0
+    """Whether kubelet counts any device of the vendor: `field` is ``capacity`` or, newer, ``allocatable``.
+
+    A vendor without a count resource is always believed (D.3).
+    """
+    return not vendor.count or vendor.counted((node.get("status") or {}).get(field) or {}) > 0

@@ -1,17 +1,22 @@
 """Which devices the scheduler believes in: its rounds over the nodes' registrations.
 
-ascend_ppu_hami.md D.3, for a vendor without a handshake: read the annotation, look whether kubelet counts
-any of its devices, then remember them, or delete a registration that was believed before. What was not
-believed yet is left alone: a plugin may write its annotation before kubelet has published the devices.
+ascend_ppu_hami.md D.3. A vendor without a handshake: read the annotation, look whether kubelet counts any
+of its devices, then remember them, or delete a registration that was believed before. A vendor with one:
+the handshake decides (`scheduler_handshake`) whether the registration is read anew, kept as it was
+believed, or forgotten together with the handshake. What was not believed yet is left alone: a plugin may
+write its annotation before kubelet has published the devices.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import tzinfo
 from typing import Any
 
+from gpusim.cluster import scheduler_handshake as handshake
 from gpusim.cluster.apiport import Api
+from gpusim.cluster.apistatus import ApiError, UnreachableError
 from gpusim.cluster.kubelet_journal import Journal
 from gpusim.cluster.scheduler_devices import Registered, RegistrationError, alive, registered
 from gpusim.cluster.scheduler_vendors import Vendor
@@ -27,10 +32,22 @@ class Nodes:
         vendors: rows of the table in use.
         believes: ``capacity`` or, newer, ``allocatable``.
         journal: is told ``registered``, ``unregistered``, ``cleaned`` and ``twins``.
+        now: unix seconds, of handshakes.
+        zone: of their times; None: this process's.
     """
 
-    def __init__(self, api: Api, vendors: Sequence[Vendor], believes: str, journal: Journal) -> None:
+    def __init__(
+        self,
+        api: Api,
+        vendors: Sequence[Vendor],
+        believes: str,
+        journal: Journal,
+        *,
+        now: Callable[[], float] = time.time,
+        zone: tzinfo | None = None,
+    ) -> None:
         self._api, self._vendors, self._believes, self._journal = api, tuple(vendors), believes, journal
+        self._now, self._zone = now, zone
         self.devices: dict[str, dict[str, tuple[Registered, ...]]] = {}
         """Node → vendor's word → devices."""
         self._seen: frozenset[str] = frozenset()
@@ -75,14 +92,38 @@ class Nodes:
             if known.pop(vendor.word, None) is not None:
                 self._journal.record("unregistered", node=name, vendor=vendor.word, why=str(error))
             return
-        if alive(node, vendor, self._believes):
+        if vendor.handshake:
+            believed = self._shake_hands(node, vendor)
+            if believed is None:
+                return  # as it was
+        else:
+            believed = alive(node, vendor, self._believes)
+        if believed:
             if known.get(vendor.word) != found:
                 self._journal.record("registered", node=name, vendor=vendor.word, devices=len(found))
             known[vendor.word] = found
         elif vendor.word in known:
-            self._api.patch("nodes", name, {"metadata": {"annotations": {vendor.register: None}}})
+            # what a plugin writes every 30 s is deleted: its handshake, or else the registration
+            key = vendor.handshake or vendor.register
+            self._api.patch("nodes", name, {"metadata": {"annotations": {key: None}}})
             del known[vendor.word]
             self._journal.record("cleaned", node=name, vendor=vendor.word)
+
+    def _shake_hands(self, node: Object, vendor: Vendor) -> bool | None:
+        """Whether a node's devices are to be believed; None: neither more nor less than before."""
+        name, now = node["metadata"]["name"], self._now()
+        value = (node["metadata"].get("annotations") or {}).get(vendor.handshake)
+        verdict = handshake.judge(value, now, counted=alive(node, vendor, "allocatable"), zone=self._zone)
+        if not verdict.healthy:
+            return False
+        if not verdict.refresh:
+            return None
+        asked = {"metadata": {"annotations": {vendor.handshake: handshake.request(now, self._zone)}}}
+        try:
+            self._api.patch("nodes", name, asked)
+        except (ApiError, UnreachableError):
+            return None  # a node that is not to be had is not read anew either (D.3)
+        return True
 
     def _warn_of_twins(self) -> None:
         """Ids are keys of the whole cluster (B39): say once which ones several nodes share."""

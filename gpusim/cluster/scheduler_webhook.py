@@ -44,23 +44,24 @@ def admit(
     """
     if (pod["metadata"].get("labels") or {}).get(IGNORE_LABEL) == "ignore":
         return Admitted(pod)
-    judged = [_judge(one, vendor) for one in containers(pod) for vendor in vendors]
+    changed = copy.deepcopy(pod)
+    judged = [_judge(changed, one, vendor) for one in containers(changed) for vendor in vendors]
     denied = next((why for _, why in judged if why), "")
-    if denied or not any(asks for asks, _ in judged):
+    if denied:
         return Admitted(pod, denied)
+    if not any(asks for asks, _ in judged):
+        return Admitted(pod if changed == pod else changed)
     if pod["spec"].get("nodeName"):
         return Admitted(pod, "pod has node assigned")
     if not within_quota(pod):
         return Admitted(pod, "exceeding resource quota")
-    changed = copy.deepcopy(pod)
     changed["spec"]["schedulerName"] = scheduler
     return Admitted(changed)
 
 
-def _judge(container: Object, vendor: Vendor) -> tuple[bool, str]:
+def _judge(pod: Object, container: Object, vendor: Vendor) -> tuple[bool, str]:
     """(does the container ask for this vendor's devices, why it is denied)."""
-    limits = (container.get("resources") or {}).get("limits") or {}
-    asks, why = vendor.check(vendor, {name: str(amount) for name, amount in limits.items()})
+    asks, why = vendor.check(vendor, pod, container)
     if asks and not why and (container.get("securityContext") or {}).get("privileged"):
         why = f"container {container['name']} is privileged"
     return asks, why

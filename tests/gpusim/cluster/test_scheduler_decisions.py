@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gpusim.cluster.pods import Placed, container, encode, pod
 from gpusim.cluster.scheduler_devices import Registered, RegistrationError, alive, registered
-from gpusim.cluster.scheduler_filter import BINPACK, Rules, Wishes, choose, fit, place, wishes
+from gpusim.cluster.scheduler_filter import Rules, choose, place
+from gpusim.cluster.scheduler_fit import BINPACK, Terms, Wishes, fit, terms
 from gpusim.cluster.scheduler_ledger import Held, LedgerError, Usage, count, decode
 from gpusim.cluster.scheduler_vendors import AMD, AMD_MIXED, Request, amd_cores, container_requests
 from gpusim.cluster.scheduler_webhook import admit
@@ -176,8 +177,10 @@ def test_m5_each_reason_has_its_name(device, used, request_, why):
 
 def test_a_uuid_that_was_not_asked_for_is_a_mismatch():
     wish = Wishes(use_ids=("dev-9",))
-    assert fit(AMD, ask(), [card(0)], {}, wish=wish) == ((), "1/1 CardUuidMismatch")
-    assert fit(AMD, ask(), [card(0)], {}, wish=Wishes(avoid_ids=("dev-0",)))[1] == "1/1 CardUuidMismatch"
+    assert fit(AMD, ask(), [card(0)], {}, terms=Terms(wish)) == ((), "1/1 CardUuidMismatch")
+    assert (
+        fit(AMD, ask(), [card(0)], {}, terms=Terms(Wishes(avoid_ids=("dev-0",))))[1] == "1/1 CardUuidMismatch"
+    )
 
 
 def test_reasons_count_devices_and_are_sorted_as_text():
@@ -215,14 +218,14 @@ def test_m6_the_product_type_is_kept_in_the_annotation():
 )
 def test_m11_types_match_as_parts_and_empty_members_match_nothing(key, value, type_, fits):
     body = asking("p", limits(gpu=1), annotations={f"amd.com/{key}-gputype": value})
-    taken, why = fit(AMD, ask(), [card(0, type=f"AMD_{type_}")], {}, wish=wishes(body, AMD))
+    taken, why = fit(AMD, ask(), [card(0, type=f"AMD_{type_}")], {}, terms=terms(body, AMD))
     assert (bool(taken), why) == (fits, "" if fits else "1/1 CardTypeMismatch")
 
 
 def test_uuids_match_exactly_after_trimming():
     body = asking("p", limits(gpu=1), annotations={"amd.com/use-gpu-uuid": " dev-1 ,dev-22"})
     devices = [card(1), card(2), card(22)]
-    assert {d.id for d in fit(AMD, ask(2), devices, {}, wish=wishes(body, AMD))[0]} == {"dev-1", "dev-22"}
+    assert {d.id for d in fit(AMD, ask(2), devices, {}, terms=terms(body, AMD))[0]} == {"dev-1", "dev-22"}
 
 
 # -- registrations --------------------------------------------------------------------------------------
