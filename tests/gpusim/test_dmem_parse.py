@@ -29,6 +29,7 @@ EXA = 1 << 60
         ("1e", EXA),
         ("0x10", 16),
         ("0X1F", 31),
+        ("0xf", 15),
         ("0x1e", 30),  # a hexadecimal digit, no suffix
         ("0x1G", 1 << 30),
         ("010", 8),
@@ -46,6 +47,10 @@ EXA = 1 << 60
 )
 def test_a_value_is_read_as_memparse_reads_it(text: str, value: int) -> None:
     assert limit(text) == value
+
+
+def test_max_is_the_largest_number_of_pages_that_a_page_counter_holds() -> None:
+    assert UNLIMITED == 2251799813685247
 
 
 @pytest.mark.parametrize(

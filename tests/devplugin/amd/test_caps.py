@@ -121,6 +121,18 @@ def test_hard_devices_have_none_whatever_the_record_says() -> None:
     assert limits(node(gpu), served("card-p1,G,100,1:;"), settings=CU) == {}  # given in the other mode
 
 
+def test_a_hard_device_beside_a_slice_in_one_request_has_none() -> None:
+    both = node(cut_gpu("card", compute="qpx", ways=4), A)
+    text = "card-p1,G,73728,32:uuid-a,G,1024,8:;"
+    assert limits(both, served(text), settings=PARTITION) == {"p": {REGION_A: 1024 * MIB}}
+
+
+def test_a_pod_without_anything_left_to_allocate_has_consumed_all() -> None:
+    made = served("uuid-a,G,1024,8:;")
+    bare = {key: value for key, value in made.annotations.items() if key != VOCABULARY.to_allocate}
+    assert limits(node(A), replace(made, annotations=bare)) == {"p": {REGION_A: 1024 * MIB}}
+
+
 def test_a_partitioned_gpu_that_stays_soft_has_one_limit_for_all_its_partitions() -> None:
     gpu = cut_gpu("card", compute="cpx", ways=8)
     text = "card,G,24574,32:;card,G,24574,32:;"
@@ -153,6 +165,27 @@ def test_an_apu_is_never_limited_because_its_runtime_works_in_host_memory() -> N
     text = "uuid-a,G,1024,8:uuid-b,G,1024,8:;"
     assert limits(beside, served(text)) == {"p": {REGION_B: 1024 * MIB}}
     assert apu.bdf in dmem_state(beside, CU).reason
+
+
+NO_REGION = "no region in dmem.capacity, so not limited: 0000:08:00.0"
+IN_HOST = "works in host memory, so not limited: 0000:0c:00.0"
+APU = replace(soft_gpu("uuid-c", bdf="0000:0c:00.0"), host_memory=True)
+
+
+@pytest.mark.parametrize(
+    ("of", "state"),
+    [
+        (node(A, B), ON),
+        (node(A, B, regions=(REGION_B,)), Usable(True, NO_REGION)),
+        (node(B, APU), Usable(True, IN_HOST)),
+        (node(B, APU, regions=(REGION_B,)), Usable(True, IN_HOST)),
+        (node(A, B, APU, regions=(REGION_B,)), Usable(True, f"{NO_REGION}; {IN_HOST}")),
+        (node(A, B, dmem=Usable(False, "no controller")), Usable(False, "no controller")),
+        (node(A, regions=(), dmem=Usable(False, "no controller")), Usable(False, "no controller")),
+    ],
+)
+def test_the_state_of_dmem_names_each_gpu_that_is_not_limited_once(of: Inventory, state: Usable) -> None:
+    assert dmem_state(of, CU) == state
 
 
 def test_a_slice_of_an_apu_is_refused_without_the_hook_although_its_vram_has_a_region() -> None:
