@@ -98,6 +98,14 @@ class Files(Protocol):
         """Remove one file; ENOENT when it is not there."""
         ...
 
+    def rename(self, old: str, new: str) -> None:
+        """rename(2): `new` is replaced at once; ENOENT, ENOTEMPTY (a directory with names in it), …"""
+        ...
+
+    def chmod(self, path: str, mode: int) -> None:
+        """Set the permission bits of a file or directory; ENOENT, EROFS, EPERM."""
+        ...
+
     def copy(self, source: str, target: str, mode: int) -> None:
         """Copy a file's bytes to `target`, as `put` does."""
         ...

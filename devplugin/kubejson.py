@@ -8,7 +8,7 @@ libraries.md, "What they really do"). Field names are those of the Kubernetes co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -90,6 +90,16 @@ _node = msgspec.json.Decoder(_Node)
 _labelled = msgspec.json.Decoder(_Labelled)
 _status = msgspec.json.Decoder(_Status)
 
+_T = TypeVar("_T")
+
+
+def _read(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    """Decode; nesting beyond the stack is what it is elsewhere: no answer that can be read."""
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        raise msgspec.DecodeError("nested too deeply") from None
+
 
 def _to_pod(raw: _Pod) -> Pod:
     meta = raw.metadata
@@ -127,17 +137,17 @@ def _to_pod(raw: _Pod) -> Pod:
 
 def read_pod(body: bytes) -> Pod:
     """A pod from its JSON body; raises msgspec.ValidationError or DecodeError."""
-    return _to_pod(_pod.decode(body))
+    return _to_pod(_read(_pod, body))
 
 
 def read_pods(body: bytes) -> tuple[Pod, ...]:
     """The pods of a list from its JSON body, as `read_pod`."""
-    return tuple(_to_pod(raw) for raw in _pods.decode(body).items or ())
+    return tuple(_to_pod(raw) for raw in _read(_pods, body).items or ())
 
 
 def read_node(body: bytes) -> Node:
     """A node from its JSON body, as `read_pod`."""
-    raw = _node.decode(body)
+    raw = _read(_node, body)
     return Node(
         name=raw.metadata.name,
         uid=raw.metadata.uid,
@@ -150,13 +160,13 @@ def read_node(body: bytes) -> Node:
 
 def read_labels(body: bytes) -> dict[str, str]:
     """The labels of any object from its JSON body, as `read_pod`."""
-    return _labelled.decode(body).metadata.labels or {}
+    return _read(_labelled, body).metadata.labels or {}
 
 
 def read_message(body: bytes) -> str:
     """The server's own words in a Status body; the beginning of the body when it is none."""
     try:
-        return _status.decode(body).message
+        return _read(_status, body).message
     except msgspec.MsgspecError:
         return body[:200].decode("utf-8", "replace").strip()
 

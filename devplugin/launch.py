@@ -10,10 +10,11 @@ them nor NODE_NAME nor an API server.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO, TypeVar, cast
 
 from devplugin import hook
@@ -116,12 +117,15 @@ def main(
     wanted: Golden | None = None
     try:
         wanted = golden(expect=args.expect, update=args.update, junit=args.junit, dry_run=args.dry_run)
-        settings, warnings = vendor.settings(SettingsInput(args, env, None))
         node = host if host is not None else _node(args)
+        read = _configuration(node)
+        name = getattr(args, "node_name", "") or env.get("NODE_NAME", "")
+        given = SettingsInput(args, env, None, name, read)
+        settings, warnings = vendor.settings(given)
         if errand := getattr(args, "install_hook", ""):
             return printed(str(_install(node, errand)), parser.prog, out)
         if not args.dry_run:
-            return _serve(vendor, node, args, env)
+            return _serve(vendor, node, given)
     except SettingsError as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
         if wanted is not None:
@@ -238,8 +242,26 @@ def _offered(name: str, flag: str, argument: str, what: str) -> Host:
     return host
 
 
-def _serve(vendor: Vendor[Any, Any], host: Host, args: argparse.Namespace, env: Mapping[str, str]) -> int:
-    node = env.get("NODE_NAME", "")
+def _configuration(node: Host) -> Callable[[str], bytes]:
+    """Reads configuration files: of the node that the flags name, else of this process's own files.
+
+    A capture or a simulated node may bring its own; a file beside the tool is there for all others.
+    """
+
+    def read(path: str) -> bytes:
+        try:
+            if path.startswith("/"):
+                return node.read(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise
+        return LinuxHost().read(path)
+
+    return read
+
+
+def _serve(vendor: Vendor[Any, Any], host: Host, given: SettingsInput) -> int:
+    args, env, node = given.args, given.env, given.node
     if not node:
         raise SettingsError(
             "NODE_NAME is not set: the daemon must know which node it is on (-dry_run does not)"
@@ -258,6 +280,7 @@ def _serve(vendor: Vendor[Any, Any], host: Host, args: argparse.Namespace, env: 
             kubelet_dir=args.kubelet_dir,
             connect=lambda: connect(env.get("KUBECONFIG") or None, component=f"{vendor.name}-device-plugin"),
             pulse=getattr(args, "pulse", 0),
+            read=given.read,
             metrics=args.metrics_bind_address,
             verbosity=args.v,
         )

@@ -135,6 +135,16 @@ class LinuxHost:
         """Remove one file."""
         os.unlink(self._beside(path))
 
+    def rename(self, old: str, new: str) -> None:
+        """Give a name to what had another; links on either end are themselves renamed or replaced."""
+        source, target = self._beside(old), self._beside(new)
+        self._directories.clear()  # a directory may have moved with all below it
+        os.rename(source, target)
+
+    def chmod(self, path: str, mode: int) -> None:
+        """Set the permission bits, of what a link leads to when it is one."""
+        os.chmod(self._resolve(path), mode)
+
     def copy(self, source: str, target: str, mode: int) -> None:
         """Copy a file's bytes, as `put` does."""
         self.put(target, self.read(source), mode)

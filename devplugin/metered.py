@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from devplugin.hami import Pod, Vocabulary
+from devplugin.hami import Pod
 from devplugin.host import Host
 
 
@@ -62,8 +62,9 @@ class Metered(Protocol):
 
     name: str
 
-    def vocabulary(self) -> Vocabulary:
-        """Annotation keys: where the registration stands."""
+    @property
+    def registered_under(self) -> str:
+        """The node annotation with the registration."""
         ...
 
     def series(self) -> tuple[Series, ...]:

@@ -188,7 +188,7 @@ def run(start: Start) -> int:
     listening = bind(start.bind_address)
     with Logs(start.verbosity) as logs:
         logs.release()
-        records = Records(start.node, start.vendor.vocabulary().register)
+        records = Records(start.node, start.vendor.registered_under)
         scraped = Scraped(
             listening,
             Page("vgpu-monitor", f"GPUs of node {start.node} and the memory its containers have on them."),

@@ -18,6 +18,7 @@ from devplugin.hami import (
     NoClaim,
     Node,
     Pod,
+    Vocabulary,
     claim,
     failure_patch,
     holder,
@@ -97,32 +98,40 @@ def plan(
         ids: kubelet's ids of one container request.
         facts: what `Needs` of an earlier call asked for; start with ``{}``.
     """
+    vocabulary = vendor.vocabulary(inventory, settings)
+    if vocabulary is None:
+        return denied(f"node {node.name}: its devices are not known yet", None, "device")
     try:
-        wanted = claim(node, pods, vendor.vocabulary(), ids)
+        wanted = claim(node, pods, vocabulary, ids)
     except NoClaim as error:
-        return _denied(str(error), error.pod, "pod")
+        return denied(str(error), error.pod, "pod")
     missing = tuple(need for need in vendor.needs(inventory, settings, wanted) if need not in facts)
     if missing:
         return Needs(missing)
     try:
         allocation = vendor.allocate(inventory, settings, wanted, pods, facts)
     except Refused as error:
-        return _denied(f"node {node.name}: {error}", wanted.pod, error.why, error.after)
+        return denied(f"node {node.name}: {error}", wanted.pod, error.why, error.after)
+    return _granted(node, wanted, allocation, vocabulary)
+
+
+def _granted(node: Node, wanted: Claim, allocation: Allocation, vocabulary: Vocabulary) -> Granted | Denied:
     if wanted.pod is None:
         return Granted(wanted, allocation, {}, release=False)
     if allocation.annotations and not owns(node, wanted.pod):
         # Later Allocates rely on what is recorded, so only the holder of the lock may record (amd.md 5.7).
-        return _denied(
+        return denied(
             f"node {node.name}: the node lock does not belong to pod {wanted.pod} ({holder(node)}), "
             "its devices cannot be recorded; delete the pod so that it is scheduled again",
             wanted.pod,
             "lock",
         )
-    patch = pod_patch(wanted, vendor.vocabulary(), allocation.annotations)
+    patch = pod_patch(wanted, vocabulary, allocation.annotations)
     return Granted(wanted, allocation, patch, release=patch[BIND_PHASE] == SUCCESS)
 
 
-def _denied(reason: str, pod: Pod | None, why: Why, after: tuple[Effect, ...] = ()) -> Denied:
+def denied(reason: str, pod: Pod | None, why: Why, after: tuple[Effect, ...] = ()) -> Denied:
+    """A no, with the event that tells the pod's owner."""
     if pod is None:
         return Denied(reason, after=after, why=why)
     event = PodEvent(pod.namespace, pod.name, pod.uid, "Warning", REFUSED, reason)

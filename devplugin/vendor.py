@@ -7,14 +7,17 @@ the arguments of its question alone, and names deeds to be done (`Effect`) inste
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import errno
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from devplugin.cdi import CdiDevice
+from devplugin.deeds import Deed
 from devplugin.hami import Claim, Pod, Vocabulary
 from devplugin.host import Host
 from devplugin.imagecheck import PullImage
+from devplugin.metered import Measured, Series
 
 # ------------------------------------------------------------------ towards kubelet
 
@@ -116,8 +119,8 @@ class PodEvent:
     """As `NodeEvent.name`."""
 
 
-Effect = NodeEvent | PodEvent | PullImage
-"""Closed set of idempotent deeds; `daemon` has one executor for them. Later rooms add members."""
+Effect = NodeEvent | PodEvent | PullImage | Deed
+"""Closed set of idempotent things to do; `daemon.hands` has the one executor for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,8 @@ class Prepared:
     """Best effort."""
     changed: bool = False
     """The node is another one now: discover again."""
+    fatal: str = ""
+    """Why nothing may be offered on this node as it is; the daemon ends with this line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +186,18 @@ class FactRequest:
 
     kind: str
     subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of `Vendor.sweep`."""
+
+    pods: tuple[Pod, ...]
+    """Of this node, just read."""
+    memory: Any
+    """What the turn before handed on; None the first time of a life."""
+    now: float
+    """Seconds of a clock that only grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +227,10 @@ class Allocation:
     """What is wrong with the node's records, stable so that each is logged once (decision 18)."""
 
 
-Why = Literal["pod", "lock", "device", "cores", "limit", "image", "record"]
+Why = Literal["pod", "lock", "device", "cores", "limit", "image", "record", "node"]
 """What an Allocate is refused for, in classes an operator counts: no pod waits for it · the node lock is not
 the pod's · the device is not there · its cores are taken · nothing would limit memory · the image cannot load
-the hook, or is not known · a record cannot be read."""
+the hook, or is not known · a record cannot be read · a file of the node cannot be prepared."""
 
 
 class Refused(Exception):  # noqa: N818  # the answer no, not something gone wrong
@@ -230,6 +247,11 @@ Inv = TypeVar("Inv")
 S = TypeVar("S")
 
 
+def no_files(path: str) -> bytes:
+    """A reader of configuration files where there are none: ENOENT."""
+    raise FileNotFoundError(errno.ENOENT, "no configuration files here", path)
+
+
 @dataclass(frozen=True, slots=True)
 class SettingsInput:
     """All that settings may come from, weakest first: defaults, flags, environment, annotations."""
@@ -238,6 +260,23 @@ class SettingsInput:
     env: Mapping[str, str]
     node_annotations: Mapping[str, str] | None
     """None while the node object is unknown."""
+    node: str = ""
+    """The node's name; empty in a dry run that was not told one."""
+    read: Callable[[str], bytes] = no_files
+    """A configuration file by its path; raises OSError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exports(Generic[Inv]):
+    """What the plugin's own process shows of devices and containers (`devplugin.metered` has the values)."""
+
+    address: str
+    """Where: ``:9395``."""
+    series: tuple[Series, ...]
+    """Everything it may export, in the order it is shown."""
+    samples: Callable[[Host, Inv, Sequence[Pod] | None], Measured]
+    """What there is to see now; pods None: the API server has not said or its word is too old. Reads files,
+    keeps nothing, never raises OSError."""
 
 
 class Vendor(Protocol[Inv, S]):
@@ -258,8 +297,8 @@ class Vendor(Protocol[Inv, S]):
         """The line that start-up logs: ``operating mode: cu``."""
         ...
 
-    def vocabulary(self) -> Vocabulary:
-        """Annotation keys of this vendor in the HAMi protocol."""
+    def vocabulary(self, inventory: Inv, settings: S) -> Vocabulary | None:
+        """Annotation keys in the HAMi protocol; None while the devices do not tell yet which they are."""
         ...
 
     def discover(self, host: Host, settings: S, previous: Inv | None) -> Inv:
@@ -284,6 +323,21 @@ class Vendor(Protocol[Inv, S]):
 
     def prepare(self, host: Host, inventory: Inv, settings: S, pods: Sequence[Pod]) -> Prepared:
         """Bring the node into the wanted state, once, before anything is offered. Never raises OSError."""
+        ...
+
+    def sweeps(self, settings: S) -> float | None:
+        """Seconds between two calls of `sweep`, the first of which comes at once; None: there is no work."""
+        ...
+
+    def sweep(self, host: Host, inventory: Inv, settings: S, turn: Turn) -> tuple[tuple[Effect, ...], Any]:
+        """What is left over on the node and has to go, and what to hand in as `Turn.memory` the next time.
+
+        Looks only; each effect is tried whatever became of the others. Never raises OSError.
+        """
+        ...
+
+    def exports(self, settings: S) -> Exports[Inv] | None:
+        """What this process shows to Prometheus; None: nothing, or a program of its own does."""
         ...
 
     def health_source(self, settings: S) -> HealthSource | None:

@@ -348,6 +348,17 @@ class Tree:
         source.directory.drop(source.name)
         target.directory.add(target.name, moved)
 
+    def chmod(self, path: str, mode: int, caller: Caller = ROOT) -> None:
+        """chmod(2). Lookup errors; EPERM for all but owner and root, and for what a driver made; EROFS."""
+        place = self._walk.place(path, caller)
+        node = self._walk.find(path, caller)
+        ordinary = isinstance(node, File) or (isinstance(node, Dir) and node.writable)
+        if not ordinary or caller.uid not in (0, node.uid):
+            raise fail(errno.EPERM, path)
+        if caller.covers(place.path):
+            raise fail(errno.EROFS, path)
+        node.mode = mode & 0o7777
+
     # For the machine and for rendering
 
     def node(self, path: str, *, follow: bool = True) -> Node:

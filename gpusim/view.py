@@ -73,6 +73,10 @@ class View:
         """Give a name to what had another; what had it is replaced at once."""
         self.tree.rename(old, new, self.caller)
 
+    def chmod(self, path: str, mode: int) -> None:
+        """Set the permission bits of a file or directory."""
+        self.tree.chmod(path, mode, self.caller)
+
     def symlink(self, target: str, path: str) -> None:
         """Make a symbolic link."""
         self.tree.symlink(target, path, self.caller)

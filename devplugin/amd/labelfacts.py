@@ -7,6 +7,7 @@ or partition files still gets the rest of its labels. Never raises.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ from devplugin.amd.pcidev import BOUND, bound_gpus, read_text
 from devplugin.amd.topology import Node, read_bank, read_topology
 from devplugin.host import Host
 
+_SIZE = re.compile(r"[0-9]{1,20}")
 MODULE = "/sys/module/amdgpu"
 """Where ``/sys/class/drm/card<N>/device/driver/module`` leads for every GPU of the driver."""
 
@@ -109,7 +111,7 @@ def _counted_twice(host: Host, bdf: str, agents: Sequence[Agent]) -> tuple[str, 
     """A driver that reports a GPU's whole memory for each of its partitions is said aloud (case B11)."""
     total = sum(agent.bank_bytes or 0 for agent in agents)
     vram = _text(host, f"{BOUND}/{bdf}/mem_info_vram_total")
-    if len(agents) < 2 or not vram.isdecimal() or total <= int(vram):
+    if len(agents) < 2 or not _SIZE.fullmatch(vram) or total <= int(vram):
         return ()
     return (f"{bdf}: its {len(agents)} partitions report {total} bytes together, the GPU has {vram}",)
 

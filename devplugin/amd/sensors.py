@@ -16,6 +16,8 @@ from devplugin.host import Host, words
 
 _CARD = re.compile(r"card([0-9]{1,7})")
 _HWMON = re.compile(r"hwmon([0-9]{1,7})")
+_NUMBER = re.compile(rb"-?[0-9]{1,20}")
+"""What the kernel prints for a 64-bit number; longer ones do not fit a float either."""
 _TEMPERATURE_LABEL = re.compile(r"temp([0-9]{1,3})_label")
 
 
@@ -74,12 +76,11 @@ def read_number(host: Host, path: str, problem: Callable[[str], None] | None = N
         if problem is not None:
             problem(f"{path}: {words(error)}")
         return None
-    try:
-        return int(text)
-    except ValueError:
+    if _NUMBER.fullmatch(text) is None:
         if problem is not None:
             problem(f"{path}: no number: {text[:40]!a}")
         return None
+    return int(text)
 
 
 def sensor_chips(host: Host, card: Card) -> list[str]:

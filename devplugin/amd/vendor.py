@@ -24,6 +24,7 @@ from devplugin.vendor import (
     Caps,
     CdiSpec,
     Effect,
+    Exports,
     FactRequest,
     HealthSource,
     NodePatch,
@@ -32,7 +33,15 @@ from devplugin.vendor import (
     Prepared,
     Reports,
     SettingsInput,
+    Turn,
 )
+
+VOCABULARY = Vocabulary(
+    register=ANNOTATION,
+    to_allocate="hami.io/amd-devices-to-allocate",
+    allocated="hami.io/amd-devices-allocated",
+)
+"""It has no handshake (ascend_ppu_hami.md D.1)."""
 
 
 class Amd:
@@ -54,13 +63,15 @@ class Amd:
             return f"operating mode: {settings.mode}, compute partition: {settings.compute_partition}"
         return f"operating mode: {settings.mode}"
 
-    def vocabulary(self) -> Vocabulary:
-        """AMD's keys; it has no handshake (ascend_ppu_hami.md D.1)."""
-        return Vocabulary(
-            register=ANNOTATION,
-            to_allocate="hami.io/amd-devices-to-allocate",
-            allocated="hami.io/amd-devices-allocated",
-        )
+    def vocabulary(self, inventory: Inventory, settings: Settings) -> Vocabulary:
+        """AMD's keys, the same on every node."""
+        del inventory, settings
+        return VOCABULARY
+
+    @property
+    def registered_under(self) -> str:
+        """Where the monitor finds the registration."""
+        return ANNOTATION
 
     def discover(self, host: Host, settings: Settings, previous: Inventory | None) -> Inventory:
         """What the node has now; health is what the last look at it found."""
@@ -85,6 +96,23 @@ class Amd:
     def prepare(self, host: Host, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Prepared:
         """Switch idle GPUs to the compute partition asked for."""
         return partition.switch(host, inventory, settings, pods)
+
+    def sweeps(self, settings: Settings) -> float | None:
+        """Nothing of AMD's is left over on a node when a pod ends."""
+        del settings
+        return None
+
+    def sweep(
+        self, host: Host, inventory: Inventory, settings: Settings, turn: Turn
+    ) -> tuple[tuple[Effect, ...], None]:
+        """No work."""
+        del host, inventory, settings, turn
+        return (), None
+
+    def exports(self, settings: Settings) -> Exports[Inventory] | None:
+        """The monitor is a program of its own."""
+        del settings
+        return None
 
     def health_source(self, settings: Settings) -> HealthSource | None:
         """AMD's metrics exporter, while health is looked at."""

@@ -18,11 +18,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from devplugin.daemon.announce import Fetch, perform
+from devplugin.daemon.hands import Hands
 from devplugin.daemon.logs import TRACE
+from devplugin.deeds import DeedError
 from devplugin.hami import BIND_PHASE, LOCK, Node, Pod, Sweep, may_release, owner_of, readings, sweep
 from devplugin.kube import Api, Conflict, KubeError, NotFound, Unavailable
-from devplugin.plan import Denied, Granted, Needs, plan
+from devplugin.plan import Denied, Granted, Needs, denied, plan
 from devplugin.vendor import ContainerEdits, Effect, FactRequest, Inv, Refused, S, Vendor
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Allocator(Generic[Inv, S]):
         current: the last immutable inventory; None before the first discovery.
         facts: gathers what a decision asks for.
         watcher: told of pods after each grant and by each sweep.
-        fetch: begins to pull an image that a refusal asks for.
+        hands: do what a decision asks for.
         turn: held by the one Allocate at work; whoever serves the same node shares it.
         waited: told how many seconds an Allocate waited for its turn.
     """
@@ -87,7 +88,7 @@ class Allocator(Generic[Inv, S]):
         current: Callable[[], Inv | None],
         facts: Facts,
         watcher: PodWatcher | None = None,
-        fetch: Fetch | None = None,
+        hands: Hands | None = None,
         budget: Budget = Budget(),
         turn: asyncio.Lock | None = None,
         waited: Callable[[float], None] | None = None,
@@ -99,7 +100,7 @@ class Allocator(Generic[Inv, S]):
         self._current = current
         self._facts = facts
         self._watcher = watcher
-        self._fetch = fetch
+        self._hands = hands if hands is not None else Hands(api, node)
         self._budget = budget
         self._grants = 0
         self._warned: tuple[str, ...] = ()
@@ -163,17 +164,22 @@ class Allocator(Generic[Inv, S]):
         self._warned = warnings
 
     async def _first(self, decision: Granted, until: float) -> None:
-        deeds = perform(self._api, self._node, decision.allocation.before)
+        deeds = self._hands.perform(decision.allocation.before)
         try:
             await _within(until, deeds, "what must come before the reply")
         except KubeError as error:
             raise _unavailable(error) from error
+        except DeedError as error:
+            no = denied(f"node {self._node}: {error}", decision.claim.pod, "node")
+            await self._deny(no, until)
+            raise Refused(no.reason, why=no.why) from error
 
     async def _decide(self, inventory: Inv, ids: tuple[str, ...], until: float) -> Granted | Denied:
         facts: dict[FactRequest, Any] = {}
         node, pods = await self._gather(until)
         if log.isEnabledFor(TRACE):
-            for line in readings(node, pods, self._vendor.vocabulary()):
+            words = self._vendor.vocabulary(inventory, self._settings)
+            for line in readings(node, pods, words) if words is not None else ():
                 log.log(TRACE, "%s", line)
         while True:
             decision = plan(
@@ -254,7 +260,7 @@ class Allocator(Generic[Inv, S]):
             await self._quietly(self._mark(pod, decision.patch), until, f"marking pod {pod} as failed")
         await self._release(pod, until)
         if decision.event is not None:
-            event = perform(self._api, self._node, (decision.event,))
+            event = self._hands.perform((decision.event,))
             await self._quietly(event, until, f"the event of pod {pod}")
 
     async def _mark(self, pod: Pod, patch: Mapping[str, str | None]) -> None:
@@ -296,7 +302,7 @@ class Allocator(Generic[Inv, S]):
     def _later(self, effects: Sequence[Effect]) -> None:
         if not effects:
             return
-        deeds = perform(self._api, self._node, effects, self._fetch)
+        deeds = self._hands.perform(effects)
         task = asyncio.create_task(self._quietly(deeds, _now() + 60.0, "background work of an Allocate"))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -340,7 +346,7 @@ class Allocator(Generic[Inv, S]):
         """Do it as far as it goes; failing here must not change the answer."""
         try:
             await _within(until, work, what)
-        except KubeError as error:
+        except (KubeError, DeedError) as error:
             log.warning("%s: %s", what, error)
 
     def _pause_seconds(self, attempt: int) -> float:

@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic
 
+from devplugin.daemon.hands import Hands
 from devplugin.hami import Node
-from devplugin.imagecheck import PullImage
-from devplugin.kube import Api, KubeError, Reference, Saying, Unavailable
+from devplugin.kube import Api, KubeError, Unavailable
 from devplugin.vendor import Effect, Inv, NodeEvent, S, Vendor
 
 log = logging.getLogger(__name__)
@@ -25,35 +25,6 @@ PERIOD = 30.0
 AFTER_ERROR = 5.0
 UNSAID = 200
 """Events kept while the API server is away; the oldest go first."""
-
-
-Fetch = Callable[[PullImage], None]
-"""Begins to pull an image; does not wait for it."""
-
-
-async def perform(api: Api, node: str, effects: Iterable[Effect], fetch: Fetch | None = None) -> None:
-    """Do what a decision asked for, in order; every member of `Effect` is idempotent.
-
-    Args:
-        api: the API server.
-        node: this node's name.
-        effects: what to do.
-        fetch: who pulls images; without it none is pulled.
-
-    Raises:
-        KubeError: one could not be done; those after it were not tried.
-    """
-    for effect in effects:
-        if isinstance(effect, PullImage):
-            if fetch is not None:
-                fetch(effect)
-        elif isinstance(effect, NodeEvent):
-            # kubelet itself uses the node's name as the uid of its node events; `describe` finds them by it
-            about = Reference("Node", node, node)
-            await api.event(about, Saying(effect.type, effect.reason, effect.message, effect.name))
-        else:
-            about = Reference("Pod", effect.pod, effect.uid, effect.namespace)
-            await api.event(about, Saying(effect.type, effect.reason, effect.message, effect.name))
 
 
 class Announcer(Generic[Inv, S]):
@@ -68,6 +39,7 @@ class Announcer(Generic[Inv, S]):
         current: Callable[[], Inv | None],
         *,
         announced: Callable[[], None] = lambda: None,
+        hands: Hands | None = None,
     ) -> None:
         self._api = api
         self._vendor = vendor
@@ -78,7 +50,7 @@ class Announcer(Generic[Inv, S]):
         self._hurry = asyncio.Event()
         self._said = ""
         self._capacity_said = ""
-        self._register = vendor.vocabulary().register
+        self._hands = hands if hands is not None else Hands(api, node.name)
         self._seen: Any = None
         self._unsaid: list[Effect] = []
 
@@ -115,27 +87,32 @@ class Announcer(Generic[Inv, S]):
                 self._capacity_said = _told(self._capacity_said, f"capacity not published: {error}")
             else:
                 self._capacity_said = ""
-        await self._part(inventory, patch.annotations.get(self._register))
+        if not patch.annotations:
+            return
+        await self._part(inventory, patch.annotations)
         self._node = await self._api.patch_node(self._node.name, patch.annotations)
         self._announced()
         effects, self._seen = self._vendor.events(inventory, self._settings, self._seen)
         self.say(effects)
         await self._tell()
 
-    async def _part(self, inventory: Inv, new: str | None) -> None:
+    async def _part(self, inventory: Inv, annotations: Mapping[str, str | None]) -> None:
         """Say what has to be said while the old registration still stands, for after it nobody knows it.
 
         Raises:
             Unavailable: nothing can be said now, nor will the registration be written.
         """
-        old = self._node.annotations.get(self._register)
+        words = self._vendor.vocabulary(inventory, self._settings)
+        if words is None:
+            return
+        old, new = self._node.annotations.get(words.register), annotations.get(words.register)
         if not old or new is None or old == new:
             return
         try:
             pods = await self._api.pods_on(self._node.name)
             for effect in self._vendor.replacing(inventory, self._settings, old, pods):
                 _log(effect)
-                await perform(self._api, self._node.name, (effect,))
+                await self._hands.perform((effect,))
         except Unavailable:
             raise
         except KubeError as error:  # a right that was not granted must not keep the registration back
@@ -145,7 +122,7 @@ class Announcer(Generic[Inv, S]):
         """Say what there is to say, until the API server goes away; then the rest waits."""
         while self._unsaid:
             try:
-                await perform(self._api, self._node.name, self._unsaid[:1])
+                await self._hands.perform(self._unsaid[:1])
             except Unavailable as error:
                 log.info("events wait: %s", error)
                 return

@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Generic
 
-from devplugin.daemon.announce import perform
+from devplugin.daemon.hands import Hands
 from devplugin.dmem import Outcome, pod_group, set_limits
 from devplugin.hami import Pod
 from devplugin.host import Host
@@ -237,7 +237,7 @@ class Capper(Generic[Inv, S]):
 
     async def _tell(self, one: _Watched, event: PodEvent) -> None:
         try:
-            await perform(self._api, self._node, (event,))
+            await Hands(self._api, self._node).perform((event,))
         except KubeError as error:
             log.info("event of pod %s: %s", one.pod, error)
             one.event = event  # with its next look

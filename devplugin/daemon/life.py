@@ -19,14 +19,17 @@ from devplugin import imagecheck
 from devplugin.daemon.allocate import Allocator
 from devplugin.daemon.announce import Announcer
 from devplugin.daemon.caps import Capper
+from devplugin.daemon.ending import Fatal
+from devplugin.daemon.hands import Hands
 from devplugin.daemon.images import Images
 from devplugin.daemon.observe import Observer
 from devplugin.daemon.own import Tally
 from devplugin.daemon.prepare import Preparer
 from devplugin.daemon.specfile import SpecFile
+from devplugin.daemon.sweep import Sweeper
+from devplugin.deeds import Ground
 from devplugin.hami import Node, Pod
 from devplugin.host import Host
-from devplugin.imagecheck import Place
 from devplugin.kube import Api, KubeError
 from devplugin.kubelet.directory import Directory, SocketPathError
 from devplugin.kubelet.registrar import Registrar
@@ -40,6 +43,7 @@ from devplugin.vendor import (
     Reports,
     S,
     Vendor,
+    no_files,
 )
 
 log = logging.getLogger(__name__)
@@ -71,6 +75,8 @@ class Start(Generic[Inv, S]):
     """Makes the API server's port; blocking (it imports the client)."""
     pulse: int = 0
     verbosity: int = 0
+    read: Callable[[str], bytes] = no_files
+    """A configuration file by its path; raises OSError."""
     metrics: str = ""
     """Where the daemon tells of itself; empty: nowhere."""
 
@@ -84,10 +90,6 @@ class Shared:
     tally: Tally = field(default_factory=Tally)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One Allocate at a time, also when the last one of an ended life is still at work."""
-
-
-class Fatal(Exception):  # noqa: N818 - says what it is
-    """The daemon cannot do its work and waiting does not help; the text is one line for the operator."""
 
 
 class Life(Generic[Inv, S]):
@@ -135,8 +137,18 @@ class Life(Generic[Inv, S]):
 
     async def _work(self, api: Api, node: Node, settings: S, directory: Directory) -> None:
         start, vendor = self._start, self._start.vendor
+        # The seam's other two halves: every host of the launcher has them.
+        place = cast("Ground", start.host)
+        images = Images(place, _ctr(start.args))
+        hands = Hands(api, start.node, images.fetch, place, self._worker)
         announcer: Announcer[Inv, S] = Announcer(
-            api, vendor, settings, node, lambda: observer.current, announced=self._shared.tally.announce
+            api,
+            vendor,
+            settings,
+            node,
+            lambda: observer.current,
+            announced=self._shared.tally.announce,
+            hands=hands,
         )
         capper: Capper[Inv, S] = Capper(
             api,
@@ -147,9 +159,6 @@ class Life(Generic[Inv, S]):
             node=start.node,
             current=lambda: observer.current,
         )
-        # The seam's other two halves: every host of the launcher has them.
-        place = cast("Place", start.host)
-        images = Images(place, _ctr(start.args))
         spec: SpecFile[Inv, S] = SpecFile(vendor, settings, place=place, worker=self._worker)
 
         async def facts(requests: Sequence[FactRequest]) -> Mapping[FactRequest, Any]:
@@ -163,7 +172,7 @@ class Life(Generic[Inv, S]):
             current=lambda: observer.current,
             facts=facts,
             watcher=capper,
-            fetch=images.fetch,
+            hands=hands,
             turn=self._shared.turn,
             waited=self._shared.tally.wait,
         )
@@ -207,6 +216,16 @@ class Life(Generic[Inv, S]):
             ),
             ask=_ask(vendor.health_source(settings)),
         )
+        sweeper: Sweeper[Inv, S] = Sweeper(
+            vendor,
+            settings,
+            api=api,
+            node=start.node,
+            host=start.host,
+            worker=self._worker,
+            current=lambda: observer.current,
+            hands=hands,
+        )
         await self._first_look(observer)
         self._tidy(directory, observer)
         loops = [
@@ -214,6 +233,7 @@ class Life(Generic[Inv, S]):
             self._spawn(announcer.run()),
             self._spawn(capper.run()),
             self._spawn(keep_swept(allocator, lambda: self._tidy(directory, observer))),
+            self._spawn(sweeper.run()),
         ]
         await asyncio.gather(*loops)
 
@@ -222,6 +242,8 @@ class Life(Generic[Inv, S]):
         while True:
             try:
                 await observer.look(check=self._start.pulse > 0)
+            except Fatal:
+                raise
             except Exception:
                 log.exception("discovery failed; trying again")
                 await asyncio.sleep(delay)

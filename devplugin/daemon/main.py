@@ -15,7 +15,8 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic
 
-from devplugin.daemon.life import Fatal, Life, Shared, Start, insist
+from devplugin.daemon.ending import Fatal
+from devplugin.daemon.life import Life, Shared, Start, insist
 from devplugin.daemon.logs import Logs
 from devplugin.daemon.own import serve
 from devplugin.hami import Node
@@ -92,7 +93,7 @@ class Daemon(Generic[Inv, S]):
         api = self._api
         node = await insist(lambda: api.node(start.node), f"node {start.node} cannot be read")
         self._shared.tally.lives += 1
-        return Life(start, self._shared, api, node, self._settings(node))
+        return Life(start, self._shared, api, node, await self._settings(node))
 
     async def _part(self, life: asyncio.Task[None]) -> None:
         """End a life between two Allocates: kubelet drops the answer of a plugin that registers anew."""
@@ -101,10 +102,14 @@ class Daemon(Generic[Inv, S]):
             await asyncio.sleep(0)
         await _end(life)
 
-    def _settings(self, node: Node) -> S:
+    async def _settings(self, node: Node) -> S:
         start = self._start
+        given = SettingsInput(start.args, start.env, node.annotations, start.node, start.read)
         try:
-            settings, warnings = start.vendor.settings(SettingsInput(start.args, start.env, node.annotations))
+            # Not on the loop: configuration files may lie on the node, which only the worker touches.
+            settings, warnings = await asyncio.get_running_loop().run_in_executor(
+                self._shared.worker, start.vendor.settings, given
+            )
         except SettingsError as error:
             raise Fatal(str(error)) from error
         for line in warnings:

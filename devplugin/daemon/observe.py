@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Generic
 
+from devplugin.daemon.ending import Fatal
 from devplugin.host import Host
 from devplugin.kubelet.service import Board
 from devplugin.vendor import Inv, Offer, Reports, S, Vendor
@@ -92,7 +93,7 @@ class Observer(Generic[Inv, S]):
         """
         before = self._inventory
         found = await self._discover(before)
-        if before is None and self._prepare is not None and await self._prepare(found):
+        if not self._boards and self._prepare is not None and await self._prepare(found):
             found = await self._discover(found)
         if check:
             found = await self._examine(found)
@@ -167,6 +168,8 @@ class Observer(Generic[Inv, S]):
             check = until_check <= 0
             try:
                 await self.look(check)
+            except Fatal:
+                raise
             except Exception:
                 log.exception("discovery failed; the last inventory stays")
             until_look = PERIOD

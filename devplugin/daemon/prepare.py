@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Generic
 
+from devplugin.daemon.ending import Fatal
 from devplugin.hami import Pod
 from devplugin.host import Host
 from devplugin.vendor import Effect, Inv, Prepared, S, Vendor
@@ -49,7 +50,11 @@ class Preparer(Generic[Inv, S]):
         self._done = False
 
     async def __call__(self, inventory: Inv) -> bool:
-        """Do it, unless it was done; whether the node is another one since."""
+        """Do it, unless it was done; whether the node is another one since.
+
+        Raises:
+            Fatal: nothing may be offered here.
+        """
         if self._done or not self._vendor.prepares(inventory, self._settings):
             return False
         pods = await self._pods()
@@ -62,6 +67,8 @@ class Preparer(Generic[Inv, S]):
         except Exception:
             log.exception("preparing the node failed; it is offered as it is")
             return True
+        if result.fatal:
+            raise Fatal(result.fatal)
         for line in result.done:
             log.info("%s", line)
         for line in result.troubles:

@@ -31,6 +31,8 @@ OPERATIONS = (
     "mkdir",
     "rmdir",
     "unlink",
+    "rename",
+    "chmod",
     "copy",
     "run",
 )

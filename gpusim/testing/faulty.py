@@ -129,6 +129,14 @@ class Faulty:
         """Remove one file."""
         self._do("unlink", path, lambda: self.host.unlink(path))
 
+    def rename(self, old: str, new: str) -> None:
+        """Give a name to what had another; what vanished as `new` is there again."""
+        self._do("rename", old, lambda: self.host.rename(old, new))
+
+    def chmod(self, path: str, mode: int) -> None:
+        """Set permission bits."""
+        self._do("chmod", path, lambda: self.host.chmod(path, mode))
+
     def copy(self, source: str, target: str, mode: int) -> None:
         """Copy a file's bytes."""
         self._do("copy", source, lambda: self.host.copy(source, target, mode))

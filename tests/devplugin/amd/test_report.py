@@ -94,4 +94,4 @@ def test_the_vendor_answers_with_the_same_object_and_the_annotations_text() -> N
     assert text is not None
     assert json.loads(text) == said["registration"]
     assert vendor.describe(Settings(mode="partition")) == "operating mode: partition"
-    assert vendor.vocabulary().handshake is None
+    assert vendor.vocabulary(inventory, settings).handshake is None

@@ -14,6 +14,7 @@ import pytest
 
 from devplugin import kube
 from devplugin.daemon.allocate import Allocator, Budget
+from devplugin.daemon.hands import Hands
 from devplugin.daemon.logs import TRACE
 from devplugin.hami import BIND_PHASE, LOCK
 from devplugin.imagecheck import PullImage
@@ -63,7 +64,7 @@ def make(api: kube.Api, vendor: Any = None, **more: Any) -> Allocator[Any, Any]:
         node="n1",
         current=more.get("current", lambda: THINGS),
         facts=more.get("facts", all_there),
-        fetch=more.get("fetch"),
+        hands=Hands(api, "n1", more.get("fetch")),
         budget=more.get("budget", QUICK),
     )
 

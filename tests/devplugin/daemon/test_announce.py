@@ -11,7 +11,8 @@ import pytest
 
 from devplugin import kube
 from devplugin.daemon import announce
-from devplugin.daemon.announce import Announcer, perform
+from devplugin.daemon.announce import Announcer
+from devplugin.daemon.hands import Hands
 from devplugin.imagecheck import PullImage
 from devplugin.vendor import NodeEvent, NodePatch, PodEvent
 from gpusim.cluster.apistore import Store
@@ -175,17 +176,17 @@ def test_an_image_is_fetched_by_whoever_can(store: Store, api: StoreApi) -> None
     fetched: list[PullImage] = []
     wanted = PullImage("docker.io/library/a:1")
     after = NodeEvent("Normal", "After", "the pull was begun")
-    asyncio.run(perform(api, "n1", [wanted, after], fetched.append))
+    asyncio.run(Hands(api, "n1", fetched.append).perform([wanted, after]))
     assert fetched == [wanted]
     assert [event["reason"] for event in store.list("events")] == ["After"]
-    asyncio.run(perform(api, "n1", [wanted]))
+    asyncio.run(Hands(api, "n1").perform([wanted]))
 
 
 def test_effects_are_done_in_order_and_a_named_event_is_said_once(store: Store, api: StoreApi) -> None:
     once = NodeEvent("Warning", "Once", "only", name="n1.once.u")
     about_pod = PodEvent("default", "p", "uid", "Normal", "Hello", "pod")
     for _ in range(2):
-        asyncio.run(perform(api, "n1", [once, about_pod]))
+        asyncio.run(Hands(api, "n1").perform([once, about_pod]))
     events = store.list("events")
     assert sorted(event["reason"] for event in events) == ["Hello", "Hello", "Once"]
     assert {event["involvedObject"]["kind"] for event in events} == {"Node", "Pod"}

@@ -24,6 +24,7 @@ from devplugin.vendor import (
     ContainerEdits,
     DeviceNode,
     Effect,
+    Exports,
     FactRequest,
     HealthSource,
     NodeEvent,
@@ -35,6 +36,7 @@ from devplugin.vendor import (
     Refused,
     Reports,
     SettingsInput,
+    Turn,
 )
 
 RESOURCE = "toy.io/thing"
@@ -87,7 +89,7 @@ class Toy:
     def describe(self, settings: Settings) -> str:
         return f"operating mode: {settings.mode}"
 
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self, inventory: Inventory, settings: Settings) -> Vocabulary | None:
         return VOCABULARY
 
     def discover(self, host: Host, settings: Settings, previous: Inventory | None) -> Inventory:
@@ -112,6 +114,17 @@ class Toy:
 
     def prepare(self, host: Host, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Prepared:
         return Prepared()
+
+    def sweeps(self, settings: Settings) -> float | None:
+        return None
+
+    def sweep(
+        self, host: Host, inventory: Inventory, settings: Settings, turn: Turn
+    ) -> tuple[tuple[Effect, ...], Any]:
+        return (), turn.memory
+
+    def exports(self, settings: Settings) -> Exports[Inventory] | None:
+        return None
 
     def health_source(self, settings: Settings) -> HealthSource | None:
         return None
