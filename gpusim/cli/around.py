@@ -30,6 +30,7 @@ def add_commands(commands: Any) -> None:
         help="run a HAMi scheduler on an API server",
         description="Run a scheduler that reads what device plugins registered, places pods that ask for"
         " devices, locks their node and binds them.",
-        examples="  gpusim scheduler --apiserver http://127.0.0.1:8001 --vendor amd",
+        examples="  gpusim scheduler --apiserver http://127.0.0.1:8001 --vendor amd\n"
+        "  gpusim scheduler --apiserver http://127.0.0.1:8001 --device-config device-config.yaml",
         module="gpusim.cluster.scheduler_command",
     )

@@ -27,6 +27,7 @@ from gpusim.cluster.scheduler_filter import Choice, Rules, asked, choose
 from gpusim.cluster.scheduler_ledger import count, ended
 from gpusim.cluster.scheduler_lock import EXPIRY, ContentionError, LockError, NodeLock
 from gpusim.cluster.scheduler_nodes import Nodes
+from gpusim.cluster.scheduler_reasons import summed
 from gpusim.cluster.scheduler_vendors import AMD, Vendor, container_requests
 from gpusim.cluster.scheduler_webhook import SCHEDULER_NAME
 from gpusim.errors import GpusimError
@@ -48,6 +49,11 @@ class Outcome:
     node: str = ""
     message: str = ""
     choice: Choice = field(default_factory=Choice)
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Why devices did not do, of all nodes together: reason → devices."""
+        return summed(self.choice.reasons.values())
 
     @property
     def bound(self) -> bool:

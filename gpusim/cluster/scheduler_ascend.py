@@ -25,6 +25,7 @@ from gpusim.cluster.scheduler_vendors import INT32, Request, Resources, Slots, V
 MODE_KEY = "huawei.com/vnpu-mode"
 SOFT_KEY = "hami-vnpu-core"
 PREDICATE_TIME = "predicate-time"
+_MODES = {"template": False, "hami-core": True, "hamicore": True, "enpu": False}
 _WORDS = {"310P3": "Ascend310P"}
 """Chip → common word where it is not ``Ascend<chip>`` (A.3)."""
 
@@ -47,7 +48,7 @@ def ascend_vendors(config: Mapping[str, Any] | None = None, *, release: str = "2
     # a plain list up to HAMi 2.8, with the switch beside it; a mapping since (A.2)
     block = root if isinstance(vnpus, list) else root.block("vnpus")
     entries = block.blocks("vnpus" if isinstance(vnpus, list) else "configs")
-    soft = block.flag("hamiVnpuCore")
+    soft = _soft(block)
     chips = [_chip(entry, hook=_older(release)) for entry in entries]
     return tuple({chip.word: vendor_of(chip, soft=soft) for chip in chips}.values())
 
@@ -161,6 +162,16 @@ def _chip(entry: Block, *, hook: bool) -> Chip:
         overwrite_env=entry.flag("overwriteEnv"),
         hook=hook,
     )
+
+
+def _soft(block: Block) -> bool:
+    """Whether nodes make soft slices that do not say so; the newer key, where it stands, overrules (A.2)."""
+    mode = block.text("hamiVnpuMode", "").strip().lower()
+    if mode and mode not in _MODES:
+        raise BadDeviceConfigError(
+            f"{block.path}.hamiVnpuMode: expected template, hami-core or enpu, got {mode!r}"
+        )
+    return _MODES[mode] if mode else block.flag("hamiVnpuCore")
 
 
 def _older(release: str) -> bool:

@@ -76,7 +76,7 @@ def registered(node: Object, vendor: Vendor) -> tuple[Registered, ...]:
     soft = said == "true" if said is not None else vendor.soft  # the node beats the configuration (D.9)
     try:
         listed = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if not vendor.legacy:
             raise RegistrationError(f"{vendor.register}: no JSON: {error}") from None
         listed = _legacy(text, vendor)
@@ -116,7 +116,7 @@ def _device(entry: Mapping[str, Any], vendor: Vendor, soft: bool) -> Registered:
             network=float(network) if isinstance(network, int | float) else None,  # compared as floats (D.2)
             soft=soft,
         )
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # JSON's numbers may be infinite, or larger than a float
         raise RegistrationError(f"{vendor.register}: {error}") from None
 
 

@@ -84,7 +84,8 @@ def _int32(what: str, text: str) -> int:
 
 
 def _slots(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 1 else 1
+    """How many sharers it counts for; nonsense is 1 (D.5)."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 1 else 1
 
 
 def ended(pod: Object) -> bool:

@@ -120,6 +120,7 @@ class Nodes:
             return None
         asked = {"metadata": {"annotations": {vendor.handshake: handshake.request(now, self._zone)}}}
         try:
+            self._api.get("nodes", name)
             self._api.patch("nodes", name, asked)
         except (ApiError, UnreachableError):
             return None  # a node that is not to be had is not read anew either (D.3)
