@@ -1,0 +1,71 @@
+{{/* A number, or the same as text, the way a flag takes it: 1.0 as 1, 2000000 not as 2e+06. */}}
+{{- define "ascend.number" -}}
+{{- $number := float64 . -}}
+{{- if eq $number (floor $number) -}}{{ int64 $number }}{{- else -}}{{ $number }}{{- end -}}
+{{- end -}}
+
+{{/* Whole numbers of a dict or list made int64, in place: Helm hands them over as floats. */}}
+{{- define "ascend.whole" -}}
+{{- range $key, $value := . -}}
+{{- if kindIs "float64" $value -}}
+{{- if eq $value (floor $value) -}}{{- $_ := set $ $key (int64 $value) -}}{{- end -}}
+{{- else if kindIs "map" $value -}}
+{{- include "ascend.whole" $value -}}
+{{- else if kindIs "slice" $value -}}
+{{- $list := list -}}
+{{- range $value -}}
+{{- $box := dict "it" . -}}
+{{- include "ascend.whole" $box -}}
+{{- $list = append $list $box.it -}}
+{{- end -}}
+{{- $_ := set $ $key $list -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Any value as YAML. */}}
+{{- define "ascend.yaml" -}}
+{{- $box := dict "it" (deepCopy .) -}}
+{{- include "ascend.whole" $box -}}
+{{- toYaml $box.it -}}
+{{- end -}}
+
+{{- define "ascend.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "ascend.fullname" -}}
+{{- .Values.fullnameOverride | default (include "ascend.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "ascend.daemonset" -}}
+{{- .Values.daemonSet.name | default (include "ascend.fullname" .) -}}
+{{- end -}}
+
+{{- define "ascend.selector" -}}
+app.kubernetes.io/component: hami-ascend-device-plugin
+app.kubernetes.io/name: {{ include "ascend.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+hami.io/webhook: ignore
+{{- end -}}
+
+{{- define "ascend.labels" -}}
+{{ include "ascend.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
+{{- end -}}
+
+{{/* A digest names one image for ever, so it wins over the tag. */}}
+{{- define "ascend.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* The ConfigMap that is made is the one that is mounted. */}}
+{{- define "ascend.deviceConfigMap" -}}
+{{- ternary .Values.config.deviceConfigMapName .Values.config.existingDeviceConfigMapName .Values.config.create -}}
+{{- end -}}
