@@ -51,11 +51,12 @@ def test_an_offline_groups_limits_are_gone_and_its_charges_stay_until_they_are_f
     pool = dmem.charge(leaf, region, 10)
     dmem.offline(leaf)
     assert (pool.max, pool.min, pool.low) == (UNLIMITED, 0, 0)
-    assert leaf.charged
-    assert dmem.current(dmem.root) == "drm/x/vram 10\n"
+    dmem.pool(leaf, dmem.register("drm/y/vram", 100))
+    assert leaf.charged  # though nothing of the other region is
+    assert dmem.current(dmem.root) == "drm/x/vram 10\ndrm/y/vram 0\n"
     dmem.uncharge(pool, 10)
     assert not leaf.charged
-    assert dmem.current(dmem.root) == "drm/x/vram 0\n"
+    assert dmem.current(dmem.root) == "drm/x/vram 0\ndrm/y/vram 0\n"
 
 
 def test_min_and_low_may_be_below_use_and_max_may_not() -> None:
