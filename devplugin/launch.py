@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO, TypeVar, cast
 
-from devplugin import hook
+from devplugin import explain, hook
 from devplugin.host import Host, Kind
 from devplugin.linux import LinuxHost
 from devplugin.replay import Golden, failed, golden, replay
@@ -136,7 +136,10 @@ def main(
     inventory = vendor.discover(node, settings, None)
     for line in dict.fromkeys((*warnings, *vendor.notices(inventory, settings))):
         sys.stderr.write(f"{parser.prog}: warning: {line}\n")
-    report = vendor.report(node, inventory, settings)
+    report = {
+        **vendor.report(node, inventory, settings),
+        "settings": explain.shown(explain.choices(parser, args, vendor.choices(given, settings))),
+    }
     if wanted is not None:
         return _replayed(report, wanted, parser.prog, out)
     return printed(json.dumps(report, indent=2), parser.prog, out)

@@ -75,7 +75,7 @@ class GoParser(argparse.ArgumentParser):
 
     Flags are declared with `add_flag`. One and two dashes mean the same; a value follows `=` or, except
     for booleans, as the next word; a bare boolean is true; `--` ends the flags. There are no positional
-    words, no abbreviations and no glued values (`-v4`).
+    words, no abbreviations and no glued values (`-v4`). The result's `explicit` names the flags given.
     """
 
     def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
@@ -97,7 +97,10 @@ class GoParser(argparse.ArgumentParser):
         """Parse Go's forms; what `parse_args` calls. Never leaves anything over."""
         import sys  # the command line itself; tests hand in their own words
 
-        return super().parse_known_args(self._canonical(sys.argv[1:] if args is None else args), namespace)
+        words = self._canonical(sys.argv[1:] if args is None else args)
+        found, rest = super().parse_known_args(words, namespace)
+        found.explicit = frozenset(word[1:].partition("=")[0] for word in words)
+        return found, rest
 
     def _canonical(self, words: Sequence[str]) -> list[str]:
         """Every flag as one word, `-name=value`: the only form argparse then sees."""

@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from devplugin.cdi import CdiDevice
 from devplugin.deeds import Deed
+from devplugin.explain import Choice
 from devplugin.hami import Claim, Pod, Vocabulary
 from devplugin.host import Host
 from devplugin.imagecheck import PullImage
@@ -291,6 +292,10 @@ class Vendor(Protocol[Inv, S]):
 
     def settings(self, given: SettingsInput) -> tuple[S, tuple[str, ...]]:
         """Resolved settings and the warnings met on the way; raises SettingsError (decision 34)."""
+        ...
+
+    def choices(self, given: SettingsInput, settings: S) -> Mapping[str, Choice]:
+        """What did not come from a flag alone, by the name of the setting: value in force and its source."""
         ...
 
     def describe(self, settings: S) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from devplugin.amd.partitioning import MODES
 from devplugin.amd.settings import MODE_CU, MODE_PARTITION, Settings
 from devplugin.amd.uuid import normal_bdf
+from devplugin.explain import DEFAULT, Choice, environment
 from devplugin.settings import SettingsError, add_flag, go_bool, go_float, go_int, shown
 from devplugin.vendor import SettingsInput
 
@@ -149,6 +150,26 @@ def resolve(given: SettingsInput) -> tuple[Settings, tuple[str, ...]]:
         ),
         warnings + more,
     )
+
+
+def choices(given: SettingsInput, settings: Settings) -> Mapping[str, Choice]:
+    """Settings that have no flag, by the variable that usually gives them."""
+    mode = _decided(_sources(given, ANNOTATION_MODE, "OPERATING_MODE"), (MODE_CU, MODE_PARTITION))
+    compute = _decided(_sources(given, ANNOTATION_COMPUTE, "COMPUTE_PARTITION"), MODES)
+    return {
+        "operating_mode": Choice(settings.mode, mode),
+        "compute_partition": Choice(settings.compute_partition, compute),
+        "host_hook_path": environment("HOST_HOOK_PATH", settings.hook_path, given.env),
+        "exporter_socket": environment("AMD_METRICS_EXPORTER_SOCKET", settings.exporter_socket, given.env),
+    }
+
+
+def _decided(sources: Iterable[tuple[str, str]], words: Sequence[str]) -> str:
+    """Which source `_choice` took."""
+    found = next((source for source, value in sources if value in words), "")
+    if not found:
+        return DEFAULT
+    return found if found.startswith("annotation ") else f"environment {found}"
 
 
 def _check_range(args: argparse.Namespace) -> None:

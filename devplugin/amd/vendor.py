@@ -16,6 +16,7 @@ from devplugin.amd.offer import offers
 from devplugin.amd.registration import ANNOTATION, node_patch
 from devplugin.amd.report import report
 from devplugin.amd.settings import MODE_PARTITION, Settings
+from devplugin.explain import Choice
 from devplugin.hami import Claim, Pod, Vocabulary
 from devplugin.host import Host
 from devplugin.metered import Measured, Series, Watched
@@ -56,6 +57,10 @@ class Amd:
     def settings(self, given: SettingsInput) -> tuple[Settings, tuple[str, ...]]:
         """Settings and warnings; raises SettingsError."""
         return flags.resolve(given)
+
+    def choices(self, given: SettingsInput, settings: Settings) -> Mapping[str, Choice]:
+        """What environment and node annotations decide."""
+        return flags.choices(given, settings)
 
     def describe(self, settings: Settings) -> str:
         """The guide's line about the resolved mode."""

@@ -46,6 +46,14 @@ def test_the_layout_of_the_golden_file_does_not_matter(expected: Path) -> None:
     assert run("-expect", str(expected)) == 0
 
 
+def test_settings_are_compared_when_the_golden_file_has_them(expected: Path) -> None:
+    assert run("-expect", str(expected), "-slots", "7") == 0
+    assert run("-expect", str(expected), "-update") == 0
+    assert "settings" in json.loads(expected.read_text())
+    assert run("-expect", str(expected)) == 0
+    assert run("-expect", str(expected), "-slots", "7") == 1
+
+
 def test_true_is_not_1(expected: Path) -> None:
     expected.write_text(json.dumps({**REPORT, "schema": True}))
     assert run("-expect", str(expected)) == 1

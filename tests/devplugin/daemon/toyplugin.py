@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from devplugin.explain import Choice
 from devplugin.hami import Claim, Pod, Vocabulary
 from devplugin.host import Host
 from devplugin.settings import SettingsError, add_flag, go_int
@@ -85,6 +86,9 @@ class Toy:
         if wanted not in {"soft", "hard"}:
             return Settings("soft", given.args.slots), (f"{MODE}: not a mode, ignored",)
         return Settings(wanted, given.args.slots), ()
+
+    def choices(self, given: SettingsInput, settings: Settings) -> Mapping[str, Choice]:
+        return {}
 
     def describe(self, settings: Settings) -> str:
         return f"operating mode: {settings.mode}"
