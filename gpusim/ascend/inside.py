@@ -29,14 +29,15 @@ class Inside:
         phys: physical ids it was given, in ascending order (decision 39).
         vnpu: the slice it was given instead of the one whole chip; None: whole chips.
         quota_mib: limit of each device of a soft container; None: it is none.
-        tracked: MiB in use of the device with that rank, of a soft container.
+        tracked: MiB in use of the device with that rank, of a soft container; None: nobody can tell, and no
+            number is shown.
     """
 
     npus: Npus
     phys: tuple[int, ...]
     vnpu: int | None = None
     quota_mib: int | None = None
-    tracked: Callable[[int], int] = lambda rank: 0
+    tracked: Callable[[int], int | None] = lambda rank: 0
 
     def run(self, argv: Sequence[str], *, timeout: float = 30.0, stdin: bytes = b"") -> Completed:
         """``npu-smi info``; any other form is refused, the management interface is not in a container.
@@ -56,7 +57,8 @@ class Inside:
         return Completed(0, overview(self.npus, rows).encode(), b"")
 
     def _row(self, rank: int, npu: Npu) -> Row:
-        card, name, used, total = npu.card, npu.chip.label, npu.used_mib, npu.chip.total_mib
+        card, name, total = npu.card, npu.chip.label, npu.chip.total_mib
+        used: int | None = npu.used_mib
         if self.vnpu is not None:
             template = self.npus.vnpu(self.vnpu)[1].template
             name = (npu.chip.slice_prefix or npu.chip.label) + template.name

@@ -6,6 +6,7 @@ Source: ascend_ppu_hami.md B.6 (query, monitor_read), decisions 47 and 48.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from gpusim.ascend.mapping import bytes_of
 from gpusim.ascend.reading import Reading, read
@@ -25,9 +26,22 @@ def read_file(path: str) -> Reading:
         UnknownLedgerError: it is none, or its writer died in the middle.
         OSError: ENOENT, EACCES, ...
     """
+    return read_settled(bytes_of, path)
+
+
+def read_settled(look: Callable[[str], bytes], path: str) -> Reading:
+    """The same of a file that is somewhere else: on a simulated node, or below another directory.
+
+    Args:
+        look: reads the whole file, upwards.
+        path: what it is given.
+
+    Raises:
+        UnknownLedgerError, OSError: as `read_file`.
+    """
     seq = V141.fields["seq"]
     for _ in range(_TRIES):
-        data, again = bytes_of(path), bytes_of(path)
+        data, again = look(path), look(path)
         if not data.startswith(MAGIC) or len(data) != V141.size or len(again) != V141.size:
             return read(data)
         # The number stands before the counters and is read first: if it is the same even one afterwards, no

@@ -81,6 +81,22 @@ class Npu:
             self.chip.memory_mib - sum(t.memory_mib for t in taken),
         )
 
+    def shortage(self, size: Template) -> str:
+        """What the container runtime says of a template for which the chip has not enough left; or nothing.
+
+        The words for AICore are those of field report G row 3; AICPU and memory are ours after them.
+        """
+        chip, (cores, cpus, mib) = self.chip, self.free
+        for what, short, need, left, total in (
+            ("aicore num", "core", size.ai_cores, cores, chip.ai_cores),
+            ("aicpu num", "cpu", size.ai_cpus, cpus, chip.ai_cpus),
+            ("memory size", "memory", size.memory_mib, mib, chip.memory_mib),
+        ):
+            if need > left:
+                used = f"{short}_need:{need}, used:{total - left}, total:{total}"
+                return f"check {what} failed, phy_id:{self.phy}, {used}"
+        return ""
+
     @property
     def vnpu_ids(self) -> range:
         """Ids its vNPUs can have."""
@@ -209,8 +225,7 @@ class Npus:
         free = [i for i in npu.vnpu_ids if i not in npu.vnpus]
         if number is not None and number not in free:
             raise NpuError(f"The vnpu id {number} is not free on this chip.")
-        asked = (size.ai_cores, size.ai_cpus, size.memory_mib)
-        if not free or any(want > left for want, left in zip(asked, npu.free, strict=True)):
+        if not free or npu.shortage(size):
             raise NpuError(f"The resources of the chip are not enough for {template}.")
         made = Vnpu(free[0] if number is None else number, size, container)
         npu.vnpus = dict(sorted({**npu.vnpus, made.number: made}.items()))

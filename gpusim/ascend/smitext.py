@@ -25,7 +25,8 @@ class Row:
     health: str
     bdf: str
     busy: int
-    used_mib: int
+    used_mib: int | None
+    """None is shown as NA."""
     total_mib: int
     first: bool
     """Whether it is the NPU's first chip: the second one's power is ``-``."""
@@ -86,13 +87,14 @@ def overview(version: str, rows: Sequence[Row], *, hbm: bool, phy_column: bool) 
 def _block(shape: _Shape, row: Row, phy_column: bool) -> tuple[str, str]:
     width = shape.npu
     power = _POWER_W[not shape.hbm] if row.first else "-"
+    used = "NA" if row.used_mib is None else row.used_mib
     if shape.hbm:
         state = f"{power:<11} {_TEMPERATURE_C:<17} {0:<4} / {0}"
-        use = f"{row.busy:<11} {0:<5}/ {0:<10} {row.used_mib:<5}/ {row.total_mib}"
+        use = f"{row.busy:<11} {0:<5}/ {0:<10} {used:<5}/ {row.total_mib}"
         number = str(row.phy) if phy_column else ""
     else:
         state = f"{power:<12} {_TEMPERATURE_C:<17} {0:<5} / {0}"
-        use = f"{row.busy:<12} {row.used_mib:<5}/ {row.total_mib}"
+        use = f"{row.busy:<12} {used:<5}/ {row.total_mib}"
         number = str(row.phy)
     return (
         _line(shape, (f"{row.npu:<{width}} {row.name}", row.health, state)),

@@ -19,6 +19,7 @@ from typing import Any
 
 from gpusim.cluster.apiclient import ApiClient
 from gpusim.cluster.apiport import Api
+from gpusim.cluster.containerruntimes import ContainerRuntime, installed
 from gpusim.cluster.kubelet_admission import Runtime
 from gpusim.cluster.kubelet_devices import Device
 from gpusim.cluster.kubelet_edits import Admission
@@ -60,6 +61,7 @@ class Kubelet:
         machine: the simulated node: admitted pods get cgroups on it and a process in each container. None:
             nothing runs anywhere.
         layout: how that node names cgroups.
+        runtimes: handlers of RuntimeClasses on it, by name; None: what the machine has installed.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Kubelet:
         clock: Callable[[], float] = time.monotonic,
         machine: Machine | RemoteMachine | None = None,
         layout: Layout | None = None,
+        runtimes: Mapping[str, ContainerRuntime] | None = None,
     ) -> None:
         if generation not in GENERATIONS:
             raise GpusimError(f"kubelet generation {generation!r}: one of {', '.join(GENERATIONS)}")
@@ -90,6 +93,10 @@ class Kubelet:
         self.node = node
         self.faults = KubeletFaults()
         """Set its fields to make the kubelet misbehave."""
+        processes = None
+        if machine is not None:
+            handlers = installed(machine) if runtimes is None else runtimes
+            processes = PodProcesses(machine, layout or Layout(), handlers)
         self._settings = Settings(
             directory=self.directory,
             generation=generation,
@@ -102,7 +109,7 @@ class Kubelet:
             prestart_timeout=prestart_timeout,
             keep_finished_init=keep_finished_init,
             clock=clock,
-            processes=None if machine is None else PodProcesses(machine, layout or Layout()),
+            processes=processes,
         )
         self._client = ApiClient(api, agent="gpusim-kubelet") if isinstance(api, str) else None
         self._api: Api | None = self._client if isinstance(api, str) else api
@@ -272,7 +279,7 @@ class Kubelet:
         return self._living().admit(pod, syncing=syncing)
 
     def begin(self, pod: Object) -> Admission:
-        """Try again to start a pod whose admission ended with `Admission.blocked`."""
+        """Try again to start a pod whose admission said that something `waits`."""
         return self._living().start(pod)
 
     def remove(self, pod: Object) -> None:

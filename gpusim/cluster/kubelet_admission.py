@@ -8,7 +8,7 @@ again; a kubelet that restarts leaves running containers alone; whatever fails r
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpusim.cluster import kubelet_edits as edits
@@ -36,6 +36,11 @@ class Runtime:
         """All lasting containers of a pod run."""
         with self._lock:
             self._running[uid(pod)] = lasting(pod)
+
+    def only(self, pod: Object, names: Iterable[str]) -> None:
+        """Of a pod just these run."""
+        with self._lock:
+            self._running[uid(pod)] = tuple(names)
 
     def end(self, pod_uid: str) -> None:
         """None of them runs any more."""
@@ -175,13 +180,15 @@ class Admitter:
         return merged
 
     def start(self, pod: Object) -> str:
-        """Start a pod's containers: PreStart where required, and a late Allocate where there was none.
+        """Start a pod's containers that do not run: PreStart where required, and a late Allocate if need be.
 
         Returns:
             Empty, or why a container cannot start (the pod stays Pending and is tried again).
         """
         try:
             for one in containers(pod):
+                if self._is_running(pod, one):
+                    continue
                 for resource, size in one.amounts.items():
                     if size and self._table.knows(resource):
                         self._prepare(pod, one, resource, size)

@@ -104,6 +104,15 @@ class Admission:
     """Container name (init containers too) → its edits."""
     blocked: str = ""
     """Admitted, but a PreStartContainer error keeps its containers from starting."""
+    sandbox: str = ""
+    """Admitted, but the runtime cannot make its sandbox."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Admitted; container → why the runtime could not start it."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is admitted and something of it is to be started again."""
+        return bool(self.blocked or self.sandbox or self.failures)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

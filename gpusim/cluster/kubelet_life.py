@@ -27,11 +27,11 @@ from gpusim.cluster.kubelet_allocation import Allocator
 from gpusim.cluster.kubelet_checkpoint import Checkpoint, CheckpointError
 from gpusim.cluster.kubelet_devices import DeviceTable
 from gpusim.cluster.kubelet_edits import Admission
-from gpusim.cluster.kubelet_groups import PodProcesses
+from gpusim.cluster.kubelet_groups import Outcome, PodProcesses
 from gpusim.cluster.kubelet_holdings import Holdings
 from gpusim.cluster.kubelet_journal import Journal
 from gpusim.cluster.kubelet_registry import KubeletFaults, RegistrationError, Registry
-from gpusim.cluster.kubelet_requests import total, uid
+from gpusim.cluster.kubelet_requests import lasting, total, uid
 from gpusim.errors import GpusimError
 
 Object = dict[str, Any]
@@ -225,29 +225,40 @@ class Life:
                 self.pods[uid(pod)] = pod
                 self._journal.record("admitted", uid=uid(pod), pod=pod["metadata"]["name"])
                 self.save()
-                if not self.runtime.running(uid(pod)):
+                if not set(lasting(pod)) <= set(self.runtime.running(uid(pod))):
                     admission = self._start(pod, admission)
             return self._keep(pod, admission)
 
     def start(self, pod: Object) -> Admission:
-        """Try again to start an admitted pod that a PreStart error blocked."""
+        """Try again to start what does not run of an admitted pod."""
         with self._admission:
             self._alive()
             return self._keep(pod, self._start(pod, self.admissions[uid(pod)]))
 
     def _start(self, pod: Object, admission: Admission) -> Admission:
+        running = self.runtime.running(uid(pod))
         blocked = self._admitter.start(pod)
         self._alive()
-        edits = self._admitter.edits(pod)
+        edits, outcome = self._admitter.edits(pod), Outcome()
         if blocked:
             self._journal.record("blocked", uid=uid(pod), why=blocked)
         elif self.settings.processes is not None:
             try:
-                self.settings.processes.start(pod, edits)
+                outcome = self.settings.processes.start(pod, edits, running)
+                self.runtime.only(pod, outcome.running)
             except (OSError, GpusimError) as error:
                 self._journal.record("runtime-error", uid=uid(pod), why=str(error))
+            for name, why in {**outcome.failures, "": outcome.sandbox}.items():
+                if why:
+                    self._journal.record("runtime-error", uid=uid(pod), container=name, why=why)
         self.save()
-        return replace(admission, blocked=blocked, containers=edits)
+        return replace(
+            admission,
+            blocked=blocked,
+            containers=edits,
+            sandbox=outcome.sandbox,
+            failures=outcome.failures,
+        )
 
     def _keep(self, pod: Object, admission: Admission) -> Admission:
         self.admissions[uid(pod)] = admission
@@ -293,7 +304,7 @@ class Life:
             self.runtime.end(pod_uid)
             if self.settings.processes is not None:
                 try:
-                    self.settings.processes.orphan(pod_uid)
+                    self.settings.processes.orphan(pod_uid, running[pod_uid])
                 except (OSError, GpusimError) as error:
                     self._journal.record("runtime-error", uid=pod_uid, why=str(error))
         if self.holdings.retain(keep) or gone:

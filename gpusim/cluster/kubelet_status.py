@@ -94,12 +94,12 @@ def rejected(admission: Admission, now: float) -> Object:
 def accepted(
     pod: Object, admission: Admission, health: Health, now: float, layout: Layout | None = None
 ) -> Object:
-    """Status of an admitted pod: Running, or Pending while a PreStart error blocks it.
+    """Status of an admitted pod: Running, or Pending while something keeps a container from starting.
 
     `layout` gives containers the ids of the runtime it names; default containerd's.
     """
     since = (pod.get("status") or {}).get("startTime") or timestamp(now)
-    up = not admission.blocked
+    up = not admission.waits
     statuses: dict[bool, list[Object]] = {True: [], False: []}
     images = {
         c["name"]: c.get("image", "")
@@ -146,8 +146,9 @@ def _container(
     name, passing = one.name, one.passing
     identity = (layout or Layout()).identity(container_id(str(pod["metadata"]["uid"]), name))
     state: Object = {"running": {"startedAt": since}}
-    if admission.blocked:
-        state = {"waiting": {"reason": "CreateContainerConfigError", "message": admission.blocked}}
+    waiting = _waiting(pod, one, admission)
+    if waiting is not None:
+        state = {"waiting": waiting}
     elif passing:
         ended = {"exitCode": 0, "reason": "Completed", "startedAt": since, "finishedAt": since}
         state = {"terminated": {**ended, "containerID": identity}}
@@ -155,9 +156,9 @@ def _container(
         "name": name,
         "image": image,
         "imageID": image,
-        "containerID": "" if admission.blocked else identity,
-        "ready": not admission.blocked,
-        "started": not admission.blocked and not passing,
+        "containerID": "" if waiting else identity,
+        "ready": not waiting,
+        "started": not waiting and not passing,
         "restartCount": 0,
         "state": state,
     }
@@ -173,3 +174,22 @@ def _container(
             for resource in sorted(edits.ids)
         ]
     return status
+
+
+def _waiting(pod: Object, one: Asking, admission: Admission) -> Object | None:
+    """Why a container does not run, in kubelet's words; None: nothing keeps it.
+
+    StartContainer fails after the container was created, so the reason is RunContainerError; what comes
+    after an init container that failed waits for it (pkg/kubelet/kuberuntime).
+    """
+    if admission.blocked:
+        return {"reason": "CreateContainerConfigError", "message": admission.blocked}
+    if admission.sandbox:
+        return {"reason": "ContainerCreating"}
+    if one.name in admission.failures:
+        return {"reason": "RunContainerError", "message": admission.failures[one.name]}
+    order = list(containers(pod))
+    stuck = next((other for other in order if other.init and other.name in admission.failures), None)
+    if stuck is not None and order.index(one) > order.index(stuck):
+        return {"reason": "PodInitializing"}
+    return None

@@ -25,7 +25,7 @@ Object = dict[str, Any]
 LOOK_SECONDS = 1.0
 """How often the node object is compared although no device changed."""
 RETRY_SECONDS = 1.0
-"""How often a blocked container start is tried (the original backs off from 10 s; nobody wants to wait)."""
+"""How often a failed container start is tried (the original backs off from 10 s; nobody wants to wait)."""
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class PodLoop:
         if known is None:
             admission = self._life.admit(pod, syncing=self._syncing)
             known = self._known[uid(pod)] = Known(pod, admission, time.monotonic())
-        elif known.admission.blocked and time.monotonic() - known.tried >= RETRY_SECONDS:
+        elif known.admission.waits and time.monotonic() - known.tried >= RETRY_SECONDS:
             known.admission = self._life.start(pod)
             known.tried = time.monotonic()
         self._write(known, pod)
