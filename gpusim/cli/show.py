@@ -118,13 +118,37 @@ def npu_rows(state: Mapping[str, Any]) -> Iterator[Row]:
             yield ("", f"  {vnpu['template']}", "", "", "", "", f"vdavinci{vnpu['id']}", holder)
 
 
+PPU_HEAD: Row = ("PPU", "PCI address", "product", "NUMA", "health", "memory used", "busy", "device")
+_PPU_RIGHT = frozenset({"PPU", "NUMA", "memory used", "busy"})
+
+
+def ppu_rows(state: Mapping[str, Any]) -> Iterator[Row]:
+    """One row a PPU, by the index of ppu-smi; one that is not listed has ``-`` there."""
+    for ppu in state["ppus"]["devices"]:
+        listed = ppu["index"] is not None
+        yield (
+            str(ppu["index"]) if listed else "-",
+            ppu["bdf"],
+            ppu["product"],
+            str(ppu["numa"]),
+            ppu["health"] if ppu["present"] else "vanished",
+            f"{ppu['used_mib']} of {ppu['total_mib']} MiB" if ppu["present"] else "-",
+            f"{ppu['busy']}%" if ppu["present"] else "-",
+            f"alixpu_ppu{ppu['minor']}" if listed else "-",
+        )
+
+
 def _tables(state: Mapping[str, Any]) -> Iterator[tuple[str, Row, frozenset[str], Sequence[Row]]]:
-    """Title, head, right-aligned columns and rows; the GPUs are left out where there are only NPUs."""
-    if state["gpus"] or "npus" not in state:
+    """Title, head, right-aligned columns and rows; the GPUs are left out where there are only others."""
+    if state["gpus"] or not {"npus", "ppus"} & state.keys():
         yield headline(state), HEAD, _RIGHT, list(rows(state))
     if "npus" in state:
         title = f"{state['name']}: kernel {state['kernel']}, Ascend driver {state['npus']['driver']}"
         yield title, NPU_HEAD, _NPU_RIGHT, list(npu_rows(state))
+    if "ppus" in state:
+        loaded = "" if state["ppus"]["loaded"] else " (not loaded)"
+        title = f"{state['name']}: kernel {state['kernel']}, PPU driver {state['ppus']['driver']}{loaded}"
+        yield title, PPU_HEAD, _PPU_RIGHT, list(ppu_rows(state))
 
 
 def print_state(state: Mapping[str, Any]) -> None:

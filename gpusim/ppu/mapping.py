@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpusim.errors import GpusimError
 from gpusim.ppu import layout
@@ -56,7 +56,10 @@ class Mapping:
         self.opens = 1
         self._memory = mmap.mmap(descriptor, SIZE)
         view = memoryview(self._memory)
-        self.words, self.halves, self._bytes = view.cast("Q"), view.cast("I"), view
+        self._views = (view.cast("Q"), view.cast("I"), view)
+        # Views, or whatever a test puts in their place to count stores.
+        self.words: Any = self._views[0]
+        self.halves: Any = self._views[1]
         self._users: weakref.WeakSet[Survivor] = weakref.WeakSet()
         self._new_locks()
 
@@ -116,7 +119,7 @@ class Mapping:
 
     def unmap(self) -> None:
         """Close it now: mmap has a descriptor of its own, which must not go with a garbage collection."""
-        for view in (self.words, self.halves, self._bytes):
+        for view in self._views:
             view.release()
         self._memory.close()
         os.close(self.descriptor)

@@ -123,8 +123,8 @@ class StateFile:
             if limit != want:
                 self._map.close()
                 raise StateError(
-                    f"{self.path}: card {card} has a quota of {limit} bytes, not {want}: one container has one "
-                    "quota; give a new container a new file"
+                    f"{self.path}: card {card} has a quota of {limit} bytes, not {want}: a container "
+                    "keeps its quota; give a new container a new file"
                 )
 
     @classmethod

@@ -16,7 +16,7 @@ from gpusim import fixture, fixturekeys
 from gpusim.amd.check import check
 from gpusim.amd.products import PRODUCTS
 from gpusim.fixture import BadFixture, dump, load, loads, names
-from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, NpuSpec, SpecError
+from gpusim.spec import CardSpec, Cpus, GpuSpec, NodeSpec, NpuSpec, PpuSpec, SpecError
 
 QPX = """
 about: two GPUs in QPX
@@ -70,9 +70,11 @@ def test_what_is_not_said_is_the_default_of_the_spec() -> None:
 def test_every_field_of_the_spec_has_a_key() -> None:
     assert {f.name for f in fields(GpuSpec)} == set(fixturekeys.GPU_KEYS)
     assert {f.name for f in fields(NpuSpec)} == set(fixturekeys.NPU_KEYS)
+    assert {f.name for f in fields(PpuSpec)} == set(fixturekeys.PPU_KEYS)
     assert {f.name for f in fields(CardSpec)} == set(fixturekeys.CARD_KEYS)
     assert {f.name for f in fields(Cpus)} == {*fixturekeys.CPU_KEYS, "distance"}
-    assert {f.name for f in fields(NodeSpec)} == {*fixturekeys.NODE_KEYS, "cpus", "gpus", "npus", "cards"}
+    apart = {"cpus", "gpus", "npus", "ppus", "cards"}
+    assert {f.name for f in fields(NodeSpec)} == {*fixturekeys.NODE_KEYS, *apart}
 
 
 def test_plain_scalars_are_no_trap() -> None:

@@ -25,8 +25,9 @@ from .kfdnodes import BUSES, node
 
 SAME = (State.EQUAL, State.RENAMED, State.IGNORED)
 KFD = "/sys/class/kfd/kfd/topology"
-FIXTURES = [name for name in fixture.names() if not fixture.load(name).npus]
-"""Those whose files tell what they are; of NPUs only what npu-smi says does."""
+_LOADED = {name: fixture.load(name) for name in fixture.names()}
+FIXTURES = [name for name, spec in _LOADED.items() if not spec.npus and not spec.ppus]
+"""Those whose files tell what they are; of NPUs and PPUs only what npu-smi and ppu-smi say does."""
 
 
 def differing(
@@ -53,9 +54,10 @@ def test_what_is_written_is_short_and_reads_back_as_the_same_node(name: str) -> 
     assert fixture.loads(found.text()) == found.spec
 
 
-def test_a_node_of_npus_alone_is_not_taken_for_one_without_accelerators() -> None:
+@pytest.mark.parametrize("name", ["ascend/910b4", "ppu/zw810e-1"])
+def test_a_node_of_other_cards_alone_is_not_taken_for_one_without_accelerators(name: str) -> None:
     with pytest.raises(GpusimError, match="no GPU in this capture"):
-        infer(Machine(fixture.load("ascend/910b4")), "npus")
+        infer(Machine(fixture.load(name)), "others")
 
 
 @st.composite
