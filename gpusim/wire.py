@@ -65,7 +65,7 @@ class Channel:
             raise GarbledError("connection closed in the middle of a frame")
         try:
             header = json.loads(frame[:header_length])
-        except ValueError:
+        except (ValueError, RecursionError):
             raise GarbledError("not a frame of the gpusim protocol") from None
         if not isinstance(header, dict):
             raise GarbledError("not a frame of the gpusim protocol")

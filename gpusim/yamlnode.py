@@ -96,6 +96,8 @@ def parse(text: str) -> Node:
         raise BadYaml(f"not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise BadYaml("nested too deeply") from error
+    except UnicodeEncodeError as error:
+        raise BadYaml("not YAML: half a surrogate pair is no character") from error
 
 
 class _Reader:

@@ -73,7 +73,8 @@ def run(npus: Npus, arguments: Sequence[str], stdin: bytes = b"") -> Completed:
         return Completed(0, _FORMS[form](_Call(npus, options, stdin)).encode(), b"")
     except NpuError as error:
         text = pairs(("Status", "Fail"), ("Message", error)) if form.startswith("set") else f"{error}\n"
-        return Completed(npus.exit_status, text.encode(), b"")
+        # It says again what it was given, which need not be text.
+        return Completed(npus.exit_status, text.encode("utf-8", "surrogateescape"), b"")
     except _UnansweredError as asked:
         return Completed(UNANSWERED, str(asked).encode(), b"")
 

@@ -101,7 +101,7 @@ class ApiClient:
             raise UnreachableError(f"{method} {self.url}{path}: {type(error).__name__}: {error}") from error
         try:
             decoded = msgspec.json.decode(answer)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise UnreachableError(f"{method} {self.url}{path}: answer {code} is no JSON") from error
         if code >= 400:
             raise ApiError(

@@ -194,5 +194,5 @@ def decode_json(body: bytes) -> Any:
     """A JSON body of an admin path; None when it is none."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

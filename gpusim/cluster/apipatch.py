@@ -8,6 +8,7 @@ that occur on pods and nodes. All functions return new objects and leave their a
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 from gpusim.cluster.apistatus import ApiError, bad_request
@@ -16,6 +17,8 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json-patch+json"
 TYPES = (JSON, MERGE, STRATEGIC)
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
+"""RFC 6901's, of a list that can be held."""
 
 _MERGE_KEYS = {
     "addresses": "type",
@@ -140,7 +143,7 @@ def _find(document: Any, path: list[str]) -> Any:
     for part in path:
         if isinstance(document, dict) and part in document:
             document = document[part]
-        elif isinstance(document, list) and part.isdecimal() and int(part) < len(document):
+        elif isinstance(document, list) and _INDEX.fullmatch(part) and int(part) < len(document):
             document = document[int(part)]
         else:
             raise _unprocessable(f"path /{'/'.join(path)} does not exist")
@@ -164,7 +167,7 @@ def _add(document: Any, path: list[str], value: Any) -> Any:
         parent[last] = value
     elif isinstance(parent, list) and last == "-":
         parent.append(value)
-    elif isinstance(parent, list) and last.isdecimal() and int(last) <= len(parent):
+    elif isinstance(parent, list) and _INDEX.fullmatch(last) and int(last) <= len(parent):
         parent.insert(int(last), value)
     else:
         raise _unprocessable(f"path /{'/'.join(path)} does not exist")

@@ -276,5 +276,5 @@ def _media_type(request: Request) -> str:
 def _decode(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"the body is no JSON: {error}") from None

@@ -8,7 +8,7 @@ Field selectors know the fields a real API server indexes for each resource and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gpusim.cluster.apistatus import bad_request
@@ -54,7 +54,6 @@ FIELDS: Mapping[str, frozenset[str]] = {
 _SET = re.compile(r"^(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)$")
 _EQUAL = re.compile(r"^(?P<key>[^\s!=,()]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s!=,()]*)$")
 _EXISTS = re.compile(r"^(?P<no>!?)\s*(?P<key>[^\s!=,()]+)$")
-_COMMAS = re.compile(r",(?![^(]*\))")
 
 
 def fields(resource: str, selector: str) -> Predicate:
@@ -91,8 +90,20 @@ def labels(selector: str) -> Predicate:
     Raises:
         ApiError: 400 for bad syntax.
     """
-    tests = [_label(term.strip()) for term in _COMMAS.split(selector) if term.strip()]
+    tests = [_label(term.strip()) for term in _terms(selector) if term.strip()]
     return lambda obj: all(test(obj["metadata"].get("labels") or {}) for test in tests)
+
+
+def _terms(selector: str) -> Iterator[str]:
+    """What commas part; not those inside of parentheses."""
+    start, inside = 0, False
+    for at, sign in enumerate(selector):
+        if sign in "()":
+            inside = sign == "("
+        elif sign == "," and not inside:
+            yield selector[start:at]
+            start = at + 1
+    yield selector[start:]
 
 
 def _label(term: str) -> Callable[[Mapping[str, str]], bool]:

@@ -96,7 +96,7 @@ def read(directory: Path) -> Checkpoint | None:
         if msgspec.json.decode(outer["checksum"]) != zlib.crc32(body):
             raise CheckpointError(f"{directory / FILE}: checksum differs, the file is damaged")
         return _checkpoint(msgspec.json.decode(body))
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{directory / FILE}: not a checkpoint of this kubelet: {error}") from error
 
 

@@ -294,7 +294,7 @@ def commands_from_json(value: Any) -> tuple[Command, ...]:
             )
             for argv, status, stdout, stderr in value
         )
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, AttributeError, OverflowError):
         raise PackError("its commands are malformed") from None
 
 
