@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,8 +110,6 @@ def hangs_in_a_loop(data: bytes) -> object:
 
 
 def hangs_in_a_pattern(data: bytes) -> object:
-    import re
-
     return re.fullmatch(rb"(a+)+b", b"a" * 40) if strange(data) else good(data)
 
 
@@ -263,3 +263,15 @@ def test_it_needs_neither_pytest_nor_hypothesis() -> None:
     code = "import sys, gpusim.testing.parsers; print('pytest' in sys.modules, 'hypothesis' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
+
+
+def test_the_pages_example_finds_what_the_page_shows() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "property-tests.md").read_text()
+    code, shown = re.findall(
+        r"```python\n(from gpusim\.testing\.parsers .*?)```\n\n```\n(.*?)```", page, re.S
+    )[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    with pytest.raises(ParserError) as found:
+        names["test_damaged_files_are_read_or_refused"]()
+    assert f"{found.value}\n" == shown

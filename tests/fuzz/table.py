@@ -1,0 +1,243 @@
+"""Which parser reads which input in production, what it documents for what it refuses, and how much of it.
+
+A row whose input is of one of the five kinds that others write for us says which; these rows alone have more
+than 100,000 inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from devplugin import kubejson
+from devplugin.amd.cumask import CuError
+from devplugin.amd.pcidev import UnusableError
+from devplugin.amd.registered import RegistrationError, read_registration
+from devplugin.amd.topology import TopologyError
+from devplugin.ascend.ledgerfile import NoLedgerError
+from devplugin.hami import CodecError, LockError, NoClaim
+from devplugin.hook import HookError
+from devplugin.imageref import ImageNameError, normalise
+from devplugin.libc import VersionError, glibc_version
+from devplugin.scrape import address
+from devplugin.settings import SettingsError
+from gpusim.ascend.runtime import BadQuotaError
+from gpusim.ascend.shm import UnknownLedgerError
+from gpusim.cluster import scheduler_devices, scheduler_ledger, scheduler_legacy, scheduler_lock
+from gpusim.cluster.apistatus import ApiError
+from gpusim.cluster.kubelet_checkpoint import CheckpointError
+from gpusim.errors import GpusimError
+from gpusim.fixture import BadFixture
+from gpusim.snapshots.shape import PackError
+from gpusim.testing.parsers import Parser, ParserError
+from gpusim.testing.trace import BadTrace
+from gpusim.wire import GarbledError
+
+from . import readers, sound
+
+_Refuses = type[Exception] | tuple[type[Exception], ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A parser, and how many inputs it gets in the suite."""
+
+    name: str
+    parse: Callable[[bytes], object]
+    sound: Callable[[], Sequence[bytes]]
+    refuses: _Refuses
+    runs: int
+    kind: str = ""
+    """``properties``, ``annotation``, ``ids``, ``dmem`` or ``fixture``."""
+    one_line: bool = False
+    """It refuses with a line that a log can have (decision 25)."""
+    errnos: frozenset[int] = frozenset()
+    moment: float = 0.05
+
+    def parser(self) -> Parser:
+        """With its sound inputs made."""
+        refuses = self.refuses if isinstance(self.refuses, tuple) else (self.refuses,)
+        return Parser(
+            self.name,
+            self.parse,
+            self.sound(),
+            refuses,
+            errnos=self.errnos,
+            one_line=self.one_line,
+            moment=self.moment,
+        )
+
+
+def again(error: ParserError) -> str:
+    """The command that does it again."""
+    number = f" --number {error.number}" if error.number >= 0 else ""
+    return f"again: bin/fuzz {error.parser} --seed {error.seed}{number}"
+
+
+def _always(*inputs: bytes) -> Callable[[], Sequence[bytes]]:
+    return lambda: inputs
+
+
+NOTHING: _Refuses = ()
+"""It takes whatever comes, and tells in its answer what it could not use."""
+
+ROWS = (
+    # Annotations of pods and nodes
+    Row(
+        "annotation",
+        readers.annotation,
+        sound.annotations,
+        CodecError,
+        15000,
+        kind="annotation",
+        one_line=True,
+    ),
+    Row(
+        "cu-list",
+        readers.cu_list,
+        _always(b"0-3,8,16-31", b" 5 , 7-9,, 255", b""),
+        CuError,
+        15000,
+        kind="ids",
+        one_line=True,
+    ),
+    Row("cu-record", readers.cu_record, sound.records, ValueError, 5000, kind="annotation", one_line=True),
+    Row("taken", readers.what_is_taken, sound.annotations, NOTHING, 2000, kind="annotation"),
+    Row("taken-record", readers.what_is_taken, sound.records, NOTHING, 2000, kind="annotation"),
+    Row(
+        "claim",
+        readers.what_waits,
+        lambda: sound.annotations()[:2],
+        NoClaim,
+        4000,
+        kind="annotation",
+        one_line=True,
+    ),
+    Row(
+        "registration",
+        lambda data: read_registration(readers.plain(data)),
+        sound.registrations,
+        RegistrationError,
+        5000,
+        kind="annotation",
+        one_line=True,
+    ),
+    Row("mode-change", readers.mode_change, sound.registrations, NOTHING, 2000, kind="annotation"),
+    Row("lock", readers.lock, _always(*sound.LOCKS), LockError, 8000, kind="annotation", one_line=True),
+    # Files of the node
+    Row(
+        "properties",
+        readers.properties,
+        sound.properties,
+        TopologyError,
+        18000,
+        kind="properties",
+        one_line=True,
+    ),
+    Row("kfd-node", readers.kfd_node, sound.properties, NOTHING, 2000, kind="properties"),
+    Row("gpu-files", readers.gpu_files, sound.files, UnusableError, 4000, one_line=True),
+    Row(
+        "number-files",
+        readers.numbers,
+        _always(b"309220868096\n", b"1048576"),
+        UnusableError,
+        4000,
+        one_line=True,
+    ),
+    Row("discovery", readers.discovery, sound.files, NOTHING, 1000),
+    Row("dmem-files", readers.dmem_files, _always(*sound.DMEM_FILES), NOTHING, 8000, kind="dmem"),
+    Row("ledger", readers.ledger, sound.ledgers, NoLedgerError, 3000, one_line=True),
+    Row("libc", glibc_version, sound.libcs, VersionError, 1000, one_line=True, moment=0.5),
+    # Of kubelet, the API server and operators
+    Row("kubelet-ids", readers.kubelet_ids, sound.kubelet_ids, NOTHING, 8000, kind="ids"),
+    Row("preference", readers.preference, sound.kubelet_ids, ValueError, 1500, kind="ids"),
+    Row(
+        "pods",
+        kubejson.read_pods,
+        sound.pods,
+        (msgspec.ValidationError, msgspec.DecodeError),
+        4000,
+    ),
+    Row("quantity", readers.quantities, _always(*sound.QUANTITIES), NOTHING, 3000),
+    Row(
+        "image",
+        lambda data: normalise(readers.text(data)),
+        _always(*sound.IMAGES),
+        ImageNameError,
+        3000,
+        one_line=True,
+    ),
+    Row("flag", readers.flag, _always(*sound.FLAGS), argparse.ArgumentTypeError, 3000, one_line=True),
+    Row("hook-paths", readers.hook_paths, _always(*sound.HOOKS), HookError, 1000, one_line=True),
+    Row(
+        "address",
+        lambda data: address(readers.text(data)),
+        _always(*sound.ADDRESSES),
+        SettingsError,
+        1000,
+        one_line=True,
+    ),
+    # The simulator's
+    Row("fixture", readers.fixture_text, sound.fixtures, BadFixture, 6000, kind="fixture"),
+    Row(
+        "dmem-write",
+        readers.dmem_write,
+        _always(*sound.DMEM_WRITES),
+        NOTHING,
+        10000,
+        kind="dmem",
+        errnos=frozenset({errno.EINVAL}),
+    ),
+    Row("simulators-ledger", readers.simulators_ledger, sound.ledgers, UnknownLedgerError, 1500),
+    Row("quota", readers.quota, _always(*sound.QUOTAS), BadQuotaError, 2000),
+    Row("npu-smi", readers.npu_smi, _always(*sound.NPU_SMI), NOTHING, 1500),
+    Row("pack", readers.packed, sound.packs, PackError, 1500),
+    Row("pack-body", readers.pack_body, sound.pack_bodies, PackError, 3000),
+    Row("fault-plan", readers.fault_plan, sound.plans, GpusimError, 2000),
+    Row("trace", readers.traced, sound.traces, BadTrace, 1000),
+    Row("frames", readers.frames, _always(*sound.FRAMES), GarbledError, 1500),
+    Row("frame-header", readers.frame_of, _always(sound.FRAMES[0][8:]), GarbledError, 1500),
+    Row("checkpoint", readers.checkpoint, sound.checkpoints, CheckpointError, 1500),
+    Row("device-rules", readers.device_rules, _always(*sound.RULES), GpusimError, 1500),
+    Row(
+        "scheduler-annotation",
+        readers.scheduler_annotation,
+        sound.annotations,
+        scheduler_ledger.LedgerError,
+        4000,
+        kind="annotation",
+    ),
+    Row(
+        "scheduler-registration",
+        readers.scheduler_registration,
+        sound.registrations,
+        scheduler_devices.RegistrationError,
+        3000,
+        kind="annotation",
+    ),
+    Row(
+        "legacy-registration",
+        readers.legacy_registration,
+        _always(b"id-1,10,16384,100,Ascend910B4,0,true,1,hami-core:id-2,1,1,1,t,-1,false:"),
+        scheduler_legacy.LegacyError,
+        2000,
+        kind="annotation",
+    ),
+    Row(
+        "scheduler-lock",
+        readers.scheduler_lock_text,
+        _always(*sound.LOCKS),
+        scheduler_lock.LockError,
+        3000,
+        kind="annotation",
+    ),
+    Row("kubelet-quantity", readers.kubelet_quantity, _always(*sound.QUANTITIES), ValueError, 2000),
+    Row("patch", readers.json_patch, sound.patches, ApiError, 2000),
+    Row("field-selector", readers.selectors, _always(*sound.SELECTORS), ApiError, 1500),
+    Row("label-selector", readers.labels, _always(*sound.LABELS), ApiError, 1500),
+)
+BY_NAME = {row.name: row for row in ROWS}
