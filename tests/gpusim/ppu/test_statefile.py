@@ -344,6 +344,8 @@ def test_a_process_that_is_killed_between_two_stores_harms_nobody(path: str, act
         one._map.words, one._map.halves = words, halves
         assert two.used(0) <= 40
         read_file(path)
+        emptied = struct.iter_unpack("<i4xQ", Path(path).read_bytes()[96 + 64 : 96 + 576])
+        assert all(pid or not used for pid, used in emptied)
         dead |= {1, 3}
         two.allocate(0, 30)  # all that the dead had
         with pytest.raises(RefusedError):
