@@ -174,7 +174,7 @@ def _judge(
         (used.memory_mib + memory > device.memory_mib, "CardInsufficientMemory"),
         (used.cores + need > cores or (not strict and not need), "CardInsufficientCore"),
         (strict and need == cores == 100 and not alone, "ExclusiveDeviceAllocateConflict"),
-        (strict and not need and 0 < cores <= used.cores, "CardComputeUnitsExhausted"),
+        (not need and 0 < cores <= used.cores, "CardComputeUnitsExhausted"),
     )
     return Usage(1, memory, need), next((why for holds, why in objections if holds), "")
 

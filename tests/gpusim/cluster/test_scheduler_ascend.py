@@ -128,6 +128,14 @@ def test_s15_cores_that_are_used_up_or_wanted_alone(used, cores, why):
     assert fit(B4, ask(cores=cores), [card(0)], {"dev-0": used}) == ((), f"1/1 {why}")
 
 
+def test_all_cores_of_a_card_that_registers_fewer_than_a_hundred_are_not_exclusive():
+    assert fit(B4, ask(cores=20), [card(0, cores=20)], {"dev-0": Usage(1, 0, 0)})[1] == ""
+
+
+def test_a_card_that_registers_no_cores_is_not_full_of_them():
+    assert fit(B4, ask(), [card(0, cores=0)], {"dev-0": Usage(1)})[1] == ""
+
+
 def test_s16_a_card_with_as_many_users_as_it_counts():
     assert fit(B4, ask(), [card(0)], {"dev-0": Usage(100)}) == ((), "1/1 CardTimeSlicingExhausted")
 
@@ -176,6 +184,7 @@ def test_s21_of_several_networks_the_one_with_most_cards_serves():
     cards = [card(0, network=0.0), card(1, network=0.0), card(2, network=1.0)]
     assert ids(fit(B4, ask(2), cards, {})) == ["dev-1", "dev-0"]
     assert ids(fit(B4, ask(3), cards, {})) == ["dev-1", "dev-0", "dev-2"]
+    assert ids(fit(B4, ask(1), cards, {})) == ["dev-2"]
 
 
 def test_networks_matter_only_where_every_card_has_one_and_on_910_boards():
@@ -218,6 +227,7 @@ def test_s24_a_mutex_wants_a_card_that_nobody_uses():
         ((0, 2), 2, []),
         ((0, 2, 4, 6), 4, []),
         ((0, 1, 2, 3), 4, ["dev-3", "dev-2", "dev-1", "dev-0"]),
+        ((0, 1, 2, 3), 3, []),
         ((0, 1, 2), 1, ["dev-2"]),
     ],
 )
@@ -358,6 +368,24 @@ def test_the_type_that_is_written_is_the_common_word():
     slots, after, why = place(pod("p", [container("c", limits(8192))]), (B4,), {WORD: [full()]}, {}, Rules())
     assert (why, encode(slots[WORD])) == ("", f"dev-0,{WORD},8192,0:;")
     assert after == {"dev-0": Usage(1, 8192, 0)}
+
+
+@pytest.mark.parametrize("mode", ["", "template", "enpu", "Hami-Core"])
+def test_any_other_mode_is_none(mode):
+    body = pod("p", annotations={MODE_KEY: mode})
+    assert terms(body, B4) == Terms()
+    assert terms(pod("q", annotations={MODE_KEY: "hami-core"}), B4) == Terms(soft=True)
+
+
+def test_a_container_that_asks_another_vendor_only_has_an_empty_slot_unless_upstream_pads():
+    gpu = {"amd.com/gpu": 1, "amd.com/gpumem": 10, "amd.com/gpucores": 1}
+    body = pod("p", [container("a", gpu), container("b", limits(8192))])
+    devices = {"amd": [Registered("gpu-0", "", 10, 1000, 100, healthy=True)], WORD: [full()]}
+    for rules, npu in ((Rules(), ";dev-0,Ascend910B4,8192,0:;"), (Rules(empty_slots=False), None)):
+        slots, _, why = place(body, (AMD, B4), devices, {}, rules)
+        assert why == ""
+        assert encode(slots[WORD]) == (npu or "dev-0,Ascend910B4,8192,0:;")
+        assert encode(slots["amd"]).startswith("gpu-0,AMD,10,1:;")
 
 
 @pytest.mark.parametrize("empty_slots", [True, False], ids=["padded", "upstream"])

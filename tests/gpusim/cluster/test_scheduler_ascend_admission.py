@@ -103,6 +103,13 @@ def test_s6_outside_a_super_pod_910c_counts_stay(count, memory, given_):
     assert (denied, limits) == ("", {"count": str(count), "memory": given_})
 
 
+def test_only_910c_has_super_pods():
+    settings = config("Ascend910B4", superPod=True)
+    assert admitted(asking("Ascend910B4", 1), settings)[1]["count"] == "1"
+    assert admitted(asking("Ascend910B4", 3), settings)[:2] == ("", {"count": "3", "memory": "32768"})
+    assert admitted(asking("Ascend910C", 0), config("Ascend910C", superPod=True))[1]["count"] == "0"
+
+
 def test_s7_a_soft_request_stays_as_it_is_without_a_hook():
     body = asking("Ascend910B4-1", 1, 15360, 20, soft=True)
     result = admit(body, ascend_vendors())
@@ -202,6 +209,7 @@ def test_b61_b63_soft_requests_are_neither_rounded_nor_held_to_one_card():
     assert admitted(asking("Ascend910B4", 1, 10000, soft=True))[1]["memory"] == "10000"
     assert admitted(asking("Ascend910B4", 2, 8192, soft=True))[0] == ""
     assert admitted(asking("Ascend910B4", 2, 8192))[0] == SEVERAL
+    assert admitted(asking("Ascend910B4", 2, 32768))[0] == ""
     assert admitted(asking("Ascend910B4", 2)) == (
         "",
         {"count": "2", "memory": "32768"},

@@ -175,6 +175,12 @@ def test_m5_each_reason_has_its_name(device, used, request_, why):
     assert fit(AMD, request_, [device], {"dev-0": used}) == ((), why)
 
 
+def test_amd_has_no_exclusive_rule():
+    body = asking("p", limits(gpu=1), annotations={"hami.io/gpu-scheduler-policy": "mutex"})
+    used = {"dev-0": Usage(1, 0, 0)}
+    assert fit(AMD, ask(1, 1), [card(0)], used, terms=terms(body, AMD))[1] == ""
+
+
 def test_a_uuid_that_was_not_asked_for_is_a_mismatch():
     wish = Wishes(use_ids=("dev-9",))
     assert fit(AMD, ask(), [card(0)], {}, terms=Terms(wish)) == ((), "1/1 CardUuidMismatch")
@@ -272,6 +278,10 @@ def test_a_node_is_believed_while_it_counts_devices():
     half = node([], capacity={"amd.com/gpu": "8"}, allocatable={"amd.com/gpu": "0"})
     assert alive(half, AMD, "capacity")
     assert not alive(half, AMD, "allocatable")
+
+
+def test_a_vendor_without_a_count_resource_is_always_believed():
+    assert alive(node([]), replace(AMD, count=""))
 
 
 # -- partition types --------------------------------------------------------------------------------------

@@ -147,6 +147,18 @@ def test_an_answer_is_read_and_asked_for_anew(store, scheduler):
     assert handshake(store) == "Requesting_2026-11-30 12:00:00"
 
 
+def test_times_on_the_node_are_of_the_schedulers_zone(store, server, clock, stack):
+    offer(store)
+    made = Scheduler(server.url, vendors=(ROW,), now=clock, zone=EAST)
+    stack.callback(made.stop)
+    made.refresh()
+    assert handshake(store) == "Requesting_2026-11-30 20:00:00"
+    count(store, 0)
+    clock.now += 60
+    made.refresh()
+    assert believed(made) == []
+
+
 def test_changes_are_ignored_until_the_plugin_answers(store, scheduler, clock):
     offer(store)
     scheduler.refresh()

@@ -111,6 +111,7 @@ def test_a_configuration_that_cannot_be_used_says_where(block, why):
         ({"defaultCores": 40}, {COUNT: 1}, Request("ppu", 1, 0, 40, memory_percent=100)),
         ({"defaultCores": 40}, {COUNT: 1, CORES: 0}, Request("ppu", 1, 0, 0, memory_percent=100)),
         ({"memoryFactor": 10}, {COUNT: 1, MEMORY: 128}, Request("ppu", 1, 1280, 0, memory_percent=NO_MEMORY)),
+        ({"memoryFactor": 0}, {COUNT: 1, MEMORY: 128}, Request("ppu", 1, 128, 0, memory_percent=NO_MEMORY)),
         (
             {"memoryFactor": 10, "defaultMemory": 7},
             {COUNT: 1},
@@ -133,6 +134,8 @@ def test_what_is_not_asked_for_has_a_default(block, limits, expected):
         {MEMORY: "-1"},
         {MEMORY: "16Gi"},
         {CORES: "-1"},
+        {SHARE: "2147483648"},
+        {CORES: "2147483648"},
     ],
     ids=str,
 )

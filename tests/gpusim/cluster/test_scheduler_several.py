@@ -129,6 +129,9 @@ def test_one_pod_asks_for_three_vendors_and_takes_the_lock_once(server, store, m
         if e.verb in ("patch", "create")
     ]
     handshakes = 2
+    verbs = [e.verb for e in server.requests.entries("gpusim-scheduler") if e.resource == "nodes"]
+    asked_for = 3  # once a vendor, and once more to set it
+    assert verbs.count("get") == handshakes + asked_for + 1
     assert writes == [
         *[("patch", "nodes", "")] * handshakes,
         ("patch", "pods", ""),
