@@ -29,6 +29,7 @@ from devplugin.kubejson import (
     annotations_patch,
     capacity_patch,
     labels_patch,
+    read_allowed,
     read_labels,
     read_message,
     read_node,
@@ -214,6 +215,18 @@ class OfficialClient:
     async def patch_node_capacity(self, name: str, capacity: Mapping[str, int | None]) -> None:  # noqa: D102
         path = f"/api/v1/nodes/{quote(name)}/status"
         await self._ask(read_node, _Call("PATCH", "patch", "nodes/status", path, capacity_patch(capacity)))
+
+    async def may(self, verb: str, resource: str) -> bool:
+        """Whether our account has a right, of the core group and in all namespaces; not part of `Api`."""
+        kind, _, sub = resource.partition("/")
+        asked = {"verb": verb, "resource": kind, "subresource": sub}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {key: value for key, value in asked.items() if value}},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        return await self._ask(read_allowed, _Call("POST", "create", "selfsubjectaccessreviews", path, body))
 
     async def node_labels(self, name: str) -> Mapping[str, str]:
         """A node's labels; the node labeller's, not part of `Api`."""

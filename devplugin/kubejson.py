@@ -40,9 +40,18 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     init_containers: list[_Container] | None = None
 
 
+class _Waiting(msgspec.Struct):
+    reason: str = ""
+
+
+class _State(msgspec.Struct):
+    waiting: _Waiting | None = None
+
+
 class _ContainerStatus(msgspec.Struct):
     name: str
     container_id: str = msgspec.field(default="", name="containerID")
+    state: _State | None = None
 
 
 class _PodStatus(msgspec.Struct, rename="camel"):
@@ -84,11 +93,20 @@ class _Status(msgspec.Struct):
     message: str = ""
 
 
+class _Verdict(msgspec.Struct):
+    allowed: bool = False
+
+
+class _Review(msgspec.Struct):
+    status: _Verdict
+
+
 _pod = msgspec.json.Decoder(_Pod)
 _pods = msgspec.json.Decoder(_PodList)
 _node = msgspec.json.Decoder(_Node)
 _labelled = msgspec.json.Decoder(_Labelled)
 _status = msgspec.json.Decoder(_Status)
+_review = msgspec.json.Decoder(_Review)
 
 _T = TypeVar("_T")
 
@@ -103,6 +121,7 @@ def _read(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
 
 def _to_pod(raw: _Pod) -> Pod:
     meta = raw.metadata
+    statuses = (*(raw.status.init_container_statuses or ()), *(raw.status.container_statuses or ()))
     containers = raw.spec.containers or []
     init = raw.spec.init_containers or []
     return Pod(
@@ -124,11 +143,13 @@ def _to_pod(raw: _Pod) -> Pod:
         container_ids={
             # ``containerd://<id>``; empty until the runtime made it.
             status.container_id.rpartition("://")[2]: status.name
-            for status in (
-                *(raw.status.init_container_statuses or ()),
-                *(raw.status.container_statuses or ()),
-            )
+            for status in statuses
             if status.container_id
+        },
+        waiting={
+            status.name: status.state.waiting.reason
+            for status in statuses
+            if status.state and status.state.waiting
         },
         resource_version=meta.resource_version,
         deleting=meta.deletion_timestamp is not None,
@@ -161,6 +182,11 @@ def read_node(body: bytes) -> Node:
 def read_labels(body: bytes) -> dict[str, str]:
     """The labels of any object from its JSON body, as `read_pod`."""
     return _read(_labelled, body).metadata.labels or {}
+
+
+def read_allowed(body: bytes) -> bool:
+    """The verdict of a SelfSubjectAccessReview from its JSON body, as `read_pod`."""
+    return _read(_review, body).status.allowed
 
 
 def read_message(body: bytes) -> str:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO, TypeVar, cast
 
-from devplugin import explain, hook
+from devplugin import errands, explain, hook
 from devplugin.host import Host, Kind
 from devplugin.linux import LinuxHost
 from devplugin.replay import Golden, failed, golden, replay
@@ -122,10 +122,8 @@ def main(
         name = getattr(args, "node_name", "") or env.get("NODE_NAME", "")
         given = SettingsInput(args, env, None, name, read)
         settings, warnings = vendor.settings(given)
-        if errand := getattr(args, "install_hook", ""):
-            return printed(str(_install(node, errand)), parser.prog, out)
         if not args.dry_run:
-            return _serve(vendor, node, given)
+            return _work(vendor, node, given, settings, errands.Place(parser.prog, out))
     except SettingsError as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
         if wanted is not None:
@@ -143,6 +141,19 @@ def main(
     if wanted is not None:
         return _replayed(report, wanted, parser.prog, out)
     return printed(json.dumps(report, indent=2), parser.prog, out)
+
+
+def _work(
+    vendor: Vendor[Any, Any], node: Host, given: SettingsInput, settings: Any, place: errands.Place
+) -> int:
+    """Whatever is asked for beside a dry run: an errand, or to serve."""
+    if errand := getattr(given.args, "install_hook", ""):
+        return place.printed(str(_install(node, errand)))
+    if given.args.cleanup:
+        return errands.cleanup(vendor, given, place)
+    if given.args.check:
+        return errands.check(vendor, node, given, settings, place)
+    return _serve(vendor, node, given)
 
 
 def _replayed(report: Mapping[str, Any], wanted: Golden, prog: str, out: TextIO | None) -> int:

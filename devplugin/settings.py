@@ -167,6 +167,15 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
     """
     node = add_node_flags(parser)
     add_flag(node, "dry_run", go_bool, False, "print registration and offers as one JSON object, and exit")
+    add_flag(node, "check", go_bool, False, "look whether the plugin could serve here, print it, and exit")
+    add_flag(
+        node,
+        "cleanup",
+        go_bool,
+        False,
+        "remove this plugin's annotations and capacity from the node object, and exit: after an uninstall",
+    )
+    add_flag(node, "json", go_bool, False, "with -check and -cleanup: print one JSON object")
     add_flag(node, "kubelet_dir", str, "/var/lib/kubelet/device-plugins", "directory of kubelet.sock")
     add_flag(
         node,

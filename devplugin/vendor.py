@@ -15,10 +15,11 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from devplugin.cdi import CdiDevice
 from devplugin.deeds import Deed
 from devplugin.explain import Choice
-from devplugin.hami import Claim, Pod, Vocabulary
+from devplugin.hami import Claim, Node, Pod, Vocabulary
 from devplugin.host import Host
 from devplugin.imagecheck import PullImage
 from devplugin.metered import Measured, Series
+from devplugin.preflight import Check
 
 # ------------------------------------------------------------------ towards kubelet
 
@@ -401,6 +402,19 @@ class Vendor(Protocol[Inv, S]):
 
         Asked again whenever pods or inventory change, never during an Allocate.
         """
+        ...
+
+    def checks(self, host: Host, inventory: Inv, settings: S) -> tuple[Check, ...]:
+        """What this vendor needs on the node and in its image, looked at without changing anything."""
+        ...
+
+    def leftovers(self, node: Node) -> NodePatch:
+        """What of a node's annotations and capacity this plugin writes: all of it to be removed (None)."""
+        ...
+
+    @property
+    def domain(self) -> str:
+        """Of its resource names: ``amd.com``."""
         ...
 
     def report(self, host: Host, inventory: Inv, settings: S) -> Mapping[str, Any]:

@@ -352,8 +352,9 @@ class Tree:
         """chmod(2). Lookup errors; EPERM for all but owner and root, and for what a driver made; EROFS."""
         place = self._walk.place(path, caller)
         node = self._walk.find(path, caller)
-        ordinary = isinstance(node, File) or (isinstance(node, Dir) and node.writable)
-        if not ordinary or caller.uid not in (0, node.uid):
+        if not isinstance(node, File | Dir) or (isinstance(node, Dir) and not node.writable):
+            raise fail(errno.EPERM, path)
+        if caller.uid not in (0, node.uid):
             raise fail(errno.EPERM, path)
         if caller.covers(place.path):
             raise fail(errno.EROFS, path)

@@ -6,20 +6,21 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from devplugin.amd import allocation, cdispec, events, flags, health, metrics, partition, preference
+from devplugin.amd import allocation, cdispec, events, flags, health, metrics, partition, preference, ready
 from devplugin.amd.caps import caps
 from devplugin.amd.discovery import discover
 from devplugin.amd.events import Seen
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.notices import details, notices
 from devplugin.amd.offer import offers
-from devplugin.amd.registration import ANNOTATION, node_patch
+from devplugin.amd.registration import ANNOTATION, CAPACITY_CORES, CAPACITY_MEMORY, node_patch
 from devplugin.amd.report import report
 from devplugin.amd.settings import MODE_PARTITION, Settings
 from devplugin.explain import Choice
-from devplugin.hami import Claim, Pod, Vocabulary
+from devplugin.hami import Claim, Node, Pod, Vocabulary
 from devplugin.host import Host
 from devplugin.metered import Measured, Series, Watched
+from devplugin.preflight import Check
 from devplugin.vendor import (
     Allocation,
     Caps,
@@ -170,6 +171,20 @@ class Amd:
     def caps(self, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Caps:
         """VRAM limits of pods with slices."""
         return caps(inventory, settings, pods)
+
+    @property
+    def domain(self) -> str:
+        """Of every resource name there is."""
+        return "amd.com"
+
+    def checks(self, host: Host, inventory: Inventory, settings: Settings) -> tuple[Check, ...]:
+        """Driver, device nodes, memory hook, dmem."""
+        return ready.checks(host, inventory, settings)
+
+    def leftovers(self, node: Node) -> NodePatch:
+        """The registration, and the capacities that -report_node_capacity publishes."""
+        del node
+        return NodePatch({ANNOTATION: None}, {CAPACITY_MEMORY: None, CAPACITY_CORES: None})
 
     def report(self, host: Host, inventory: Inventory, settings: Settings) -> Mapping[str, Any]:
         """The `-dry_run` object: all of it comes from the inventory."""

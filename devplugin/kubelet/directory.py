@@ -163,7 +163,7 @@ class Directory:
         removed = []
         for name in names:
             identity = self.socket(name)
-            if identity is None or time.time() - identity.made_ns / 1e9 < YOUNG or _answers(self.join(name)):
+            if identity is None or time.time() - identity.made_ns / 1e9 < YOUNG or answers(self.join(name)):
                 continue
             with contextlib.suppress(OSError):  # EROFS, EPERM: untidy, and no reason to stop working
                 self.remove(name)
@@ -171,7 +171,38 @@ class Directory:
         return tuple(removed)
 
 
-def _answers(path: str) -> bool:
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a plugin directory is like before we are in it."""
+
+    there: bool
+    writable: bool
+    kubelet: bool | None
+    """Whether kubelet answers on its socket; None: there is no socket."""
+
+
+def state(directory: str) -> State:
+    """Look at a plugin directory without leaving anything in it."""
+    path = f"{directory.rstrip('/')}/{KUBELET_SOCKET}"
+    return State(
+        there=Path(directory).is_dir(),
+        writable=os.access(directory, os.W_OK | os.X_OK),
+        kubelet=answers(path) if Path(path).exists() else None,
+    )
+
+
+def alive(directory: str, family: str) -> tuple[str, ...]:
+    """Sockets of this family (see `Directory.sweep`) on which somebody answers."""
+    try:
+        names = sorted(path.name for path in Path(directory).iterdir() if path.name.startswith(family))
+    except OSError:
+        return ()
+    paths = [f"{directory.rstrip('/')}/{name}" for name in names if name.endswith(".sock")]
+    return tuple(path for path in paths if answers(path))
+
+
+def answers(path: str) -> bool:
+    """Whether somebody listens on this unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             probe.connect(path)

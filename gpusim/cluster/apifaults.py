@@ -140,6 +140,15 @@ class Faults:
                     del self._faults[number]
         return due
 
+    def forbids(self, call: Call) -> bool:
+        """Whether a fault answers 403 to every such request; nothing is counted."""
+        with self._lock:
+            faults = [fault for fault, _ in self._faults.values()]
+        return any(
+            fault.action == "error" and fault.code == 403 and fault.times is None and fault.matches(call)
+            for fault in faults
+        )
+
     def describe(self) -> list[dict[str, Any]]:
         """All faults with their number and how many requests matched."""
         with self._lock:

@@ -15,6 +15,7 @@ import msgspec
 
 from gpusim.cluster import apirouter, apiwatch
 from gpusim.cluster.apifaults import Call, Fault, Faults, RequestLog
+from gpusim.cluster.apireview import review
 from gpusim.cluster.apirouter import Request, Response
 from gpusim.cluster.apistatus import ApiError
 from gpusim.cluster.apistore import Store
@@ -83,7 +84,11 @@ class Connections:
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """Answer one request; False ends the connection."""
-        response = self._admin(request) or apirouter.discovery(request)
+        response = (
+            self._admin(request)
+            or review(request, self._faults, decode_json)
+            or apirouter.discovery(request)
+        )
         if response is not None:
             return await _send(writer, response)
         try:

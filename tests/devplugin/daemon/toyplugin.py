@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from devplugin.explain import Choice
-from devplugin.hami import Claim, Pod, Vocabulary
+from devplugin.hami import Claim, Node, Pod, Vocabulary
 from devplugin.host import Host
+from devplugin.preflight import Check, good
 from devplugin.settings import SettingsError, add_flag, go_int
 from devplugin.vendor import (
     Allocation,
@@ -214,6 +215,18 @@ class Toy:
 
     def caps(self, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Caps:
         return Caps()
+
+    @property
+    def domain(self) -> str:
+        return "toy.io"
+
+    def checks(self, host: Host, inventory: Inventory, settings: Settings) -> tuple[Check, ...]:
+        if inventory.skipped:
+            return (Check("things", "missing", f"{len(inventory.skipped)} unreadable", "mend them"),)
+        return (good("things", f"{len(inventory.things)}"),)
+
+    def leftovers(self, node: Node) -> NodePatch:
+        return NodePatch({VOCABULARY.register: None}, {"toy.io/cores": None})
 
     def report(self, host: Host, inventory: Inventory, settings: Settings) -> Mapping[str, Any]:
         return {"schema": 1, "vendor": self.name, "mode": settings.mode, "things": len(inventory.things)}
