@@ -154,7 +154,7 @@ def _chip(entry: Block, *, hook: bool) -> Chip:
         memory=entry.text("resourceMemoryName"),
         cores=entry.text("resourceCoreName", ""),
         allocatable=entry.number("memoryAllocatable", least=1),
-        capacity=entry.number("memoryCapacity", entry.number("memoryAllocatable"), least=1),
+        capacity=entry.number("memoryCapacity", 0) or entry.number("memoryAllocatable"),
         factor=entry.number("memoryFactor", 0),
         templates=tuple(sorted(templates, key=lambda t: t.memory_mib)),
         super_pod=entry.flag("superPod"),
