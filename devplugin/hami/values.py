@@ -35,6 +35,8 @@ class Pod:
     """Container name → resource → quantity as written (``4Gi``), of containers that have limits."""
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """The runtime's id, without its scheme → container name; init containers too, started ones only."""
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    """Container name → why it waits (``ContainerCreating``), of those that wait; init containers too."""
     resource_version: str = ""
     deleting: bool = False
 
