@@ -24,7 +24,7 @@ tell no age through the seam."""
 
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
 _CONTAINER = re.compile(r"[0-9a-z](?:[0-9a-z-]{0,61}[0-9a-z])?")
-_NAME = re.compile(rf"({_UID.pattern})_({_CONTAINER.pattern})(?:{re.escape(STALE)}[0-9]+)?")
+_NAME = re.compile(rf"({_UID.pattern})_({_CONTAINER.pattern})({re.escape(STALE)}[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Owner:
 
     uid: str
     container: str
+    stale: bool = False
+    """Moved aside: of an earlier life of the container."""
 
 
 def container(pod: Pod, slot: int | None) -> str | None:
@@ -62,7 +64,7 @@ def fresh(path: str) -> tuple[Deed, ...]:
 def owner(name: str) -> Owner | None:
     """Whose directory has this name, also when it was moved aside; None: it is none of ours."""
     match = _NAME.fullmatch(name)
-    return Owner(match[1], match[2]) if match else None
+    return Owner(match[1], match[2], match[3] is not None) if match else None
 
 
 def names(host: Host, settings: Settings) -> tuple[str, ...]:
