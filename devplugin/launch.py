@@ -28,6 +28,8 @@ from devplugin.vendor import SettingsInput, Vendor
 Inv = TypeVar("Inv")
 S = TypeVar("S")
 
+DISTRIBUTION = "gpusim"
+"""The package on the index, of both halves."""
 HOSTS = "devplugin.hosts"
 SIMULATE = "simulate"
 PACK = "pack"
@@ -41,6 +43,13 @@ def amd_device_plugin(argv: Sequence[str] | None = None, host: Host | None = Non
     from devplugin.amd.vendor import Amd
 
     return main(Amd(), argv, host=host)
+
+
+def ascend_device_plugin(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
+    """`ascend-device-plugin`: the exit status."""
+    from devplugin.ascend.vendor import Ascend
+
+    return main(Ascend(), argv, host=host)
 
 
 def node_labeller(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
@@ -114,6 +123,8 @@ def main(
     add_common_flags(parser)
     vendor.add_flags(parser)
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    if getattr(args, "version", False):
+        return printed(f"version: {_version()}", parser.prog, out)
     wanted: Golden | None = None
     try:
         wanted = golden(expect=args.expect, update=args.update, junit=args.junit, dry_run=args.dry_run)
@@ -122,7 +133,7 @@ def main(
         name = getattr(args, "node_name", "") or env.get("NODE_NAME", "")
         given = SettingsInput(args, env, None, name, read)
         settings, warnings = vendor.settings(given)
-        if not args.dry_run:
+        if not args.dry_run or args.check or args.cleanup or getattr(args, "install_hook", ""):
             return _work(vendor, node, given, settings, errands.Place(parser.prog, out))
     except SettingsError as error:
         sys.stderr.write(f"{parser.prog}: {error}\n")
@@ -141,6 +152,16 @@ def main(
     if wanted is not None:
         return _replayed(report, wanted, parser.prog, out)
     return printed(json.dumps(report, indent=2), parser.prog, out)
+
+
+def _version() -> str:
+    """Of the package these programs came with."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _work(

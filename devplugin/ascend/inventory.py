@@ -32,6 +32,18 @@ class Npu:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What was once asked of a chip and does not change while the process lives (decision 42)."""
+
+    card: int
+    device: int
+    logic: int
+    """An answer belongs to this row of the tool's table: another logic id here is asked again."""
+    uuid: str
+    phy: int
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """A device that is not offered, and why."""
 
@@ -54,8 +66,8 @@ class Inventory:
     """Why the last look failed, all of it (A.4: all or nothing); the NPUs are those of the look before."""
     tool: str = ""
     """Where npu-smi was found (A.5), empty while it was not."""
-    known: tuple[tuple[tuple[int, int], str], ...] = ()
-    """((card, device), UUID) of every chip ever asked, filtered ones too."""
+    known: tuple[Known, ...] = ()
+    """Every chip ever asked, kept-back ones too."""
 
     def npu(self, uuid: str) -> Npu | None:
         """The NPU of that UUID."""

@@ -13,6 +13,9 @@ SHARED_REGION = "/usr/local/hami-shared-region"
 ASSETS = "/usr/local/hami-vnpu-core-assets"
 HOOK = "/usr/local/hami-vnpu-core"
 
+MODE_SOFT = "hami-core"
+MODE_TEMPLATE = "template"
+
 
 @dataclass(frozen=True, slots=True)
 class Template:
@@ -52,8 +55,11 @@ class Settings:
     """In the order of the file: the first whose `chip` is the node's applies."""
     soft: bool = False
     """hami-core mode: the node's containers are limited by the runtime library, not by templates."""
+    soft_cores: int = 100
+    """Percent of AICore a card registers in soft mode (A.4, deviceCoreScaling of A.2)."""
     count: int = 0
-    """vDeviceCount of this node: shares of each card; 0: as the templates say."""
+    """Shares of each card: vDeviceCount of this node, else in soft mode vnpuDeviceSplitCount; 0: as the
+    templates say (A.2)."""
     filtered_cards: frozenset[int] = frozenset()
     """Card ids the node keeps for itself."""
     filtered_uuids: frozenset[str] = frozenset()
@@ -71,6 +77,11 @@ class Settings:
     monitor_address: str = ":9395"
     """Where soft mode shows its containers' memory; empty: nowhere."""
     verbosity: int = 0
+
+    @property
+    def mode(self) -> str:
+        """``hami-core`` or ``template``: the configuration's own words (A.2)."""
+        return MODE_SOFT if self.soft else MODE_TEMPLATE
 
     @property
     def containers(self) -> str:

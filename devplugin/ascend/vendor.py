@@ -1,0 +1,180 @@
+"""Ascend's answers to `devplugin.vendor.Vendor`, each from the file that has the question as its name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from devplugin.ascend import allocation, events, flags, ready
+from devplugin.ascend.discovery import discover
+from devplugin.ascend.events import Seen
+from devplugin.ascend.inventory import Inventory
+from devplugin.ascend.notices import details, notices
+from devplugin.ascend.offer import offers
+from devplugin.ascend.registration import leftovers, node_patch
+from devplugin.ascend.report import report
+from devplugin.ascend.runtimeinfo import vocabulary
+from devplugin.ascend.settings import Settings
+from devplugin.explain import Choice
+from devplugin.hami import Claim, Node, Pod, Vocabulary
+from devplugin.host import Host
+from devplugin.preflight import Check
+from devplugin.vendor import (
+    Allocation,
+    Caps,
+    CdiSpec,
+    Effect,
+    Exports,
+    FactRequest,
+    HealthSource,
+    NodePatch,
+    Offer,
+    PreferenceQuery,
+    Prepared,
+    Reports,
+    SettingsInput,
+    Turn,
+)
+
+
+class Ascend:
+    """The Ascend vendor. Holds nothing."""
+
+    name = "ascend"
+    domain = "huawei.com"
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the flags of A.1."""
+        flags.add_flags(parser)
+
+    def settings(self, given: SettingsInput) -> tuple[Settings, tuple[str, ...]]:
+        """Settings and warnings; raises SettingsError."""
+        return flags.resolve(given)
+
+    def choices(self, given: SettingsInput, settings: Settings) -> Mapping[str, Choice]:
+        """What configuration files and environment decide."""
+        return flags.choices(given, settings)
+
+    def describe(self, settings: Settings) -> str:
+        """The mode of the node's containers."""
+        return f"operating mode: {settings.mode}"
+
+    def vocabulary(self, inventory: Inventory, settings: Settings) -> Vocabulary | None:
+        """The keys of the node's kind of chip; None while none was seen."""
+        del settings
+        return None if inventory.chip is None else vocabulary(inventory.chip.word)
+
+    def discover(self, host: Host, settings: Settings, previous: Inventory | None) -> Inventory:
+        """What the node has now, its health included."""
+        return discover(host, settings, previous)
+
+    def notices(self, inventory: Inventory, settings: Settings) -> tuple[str, ...]:
+        """Lines to log once each."""
+        return notices(inventory, settings)
+
+    def details(self, inventory: Inventory, settings: Settings) -> tuple[str, ...]:
+        """Chips as discovery read them."""
+        return details(inventory, settings)
+
+    def cdi(self, inventory: Inventory, settings: Settings) -> CdiSpec | None:
+        """None: the vendor's container runtime makes the devices (A.4)."""
+        del inventory, settings
+        return None
+
+    def prepares(self, inventory: Inventory, settings: Settings) -> bool:
+        """No work."""
+        del inventory, settings
+        return False
+
+    def prepare(self, host: Host, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Prepared:
+        """No work."""
+        del host, inventory, settings, pods
+        return Prepared()
+
+    def sweeps(self, settings: Settings) -> float | None:
+        """No work."""
+        del settings
+        return None
+
+    def sweep(
+        self, host: Host, inventory: Inventory, settings: Settings, turn: Turn
+    ) -> tuple[tuple[Effect, ...], Any]:
+        """No work."""
+        del host, inventory, settings
+        return (), turn.memory
+
+    def exports(self, settings: Settings) -> Exports[Inventory] | None:
+        """Nothing."""
+        del settings
+        return None
+
+    def health_source(self, settings: Settings) -> HealthSource | None:
+        """No service beside us knows more than npu-smi."""
+        del settings
+        return None
+
+    def health(self, host: Host, inventory: Inventory, settings: Settings, reports: Reports) -> Inventory:
+        """As it is: the look before this one asked npu-smi for every chip's health."""
+        del host, settings, reports
+        return inventory
+
+    def registration(self, inventory: Inventory, settings: Settings, now: float) -> NodePatch:
+        """Cards, handshake and mode, in one patch."""
+        return node_patch(inventory, settings, now)
+
+    def replacing(
+        self, inventory: Inventory, settings: Settings, registered: str, pods: Sequence[Pod]
+    ) -> tuple[Effect, ...]:
+        """Nothing: a card's id never means another one."""
+        del inventory, settings, registered, pods
+        return ()
+
+    def events(
+        self, inventory: Inventory, settings: Settings, seen: Seen | None
+    ) -> tuple[tuple[Effect, ...], Seen]:
+        """Events about health and about cards that came or went."""
+        del settings
+        return events.transitions(inventory, seen)
+
+    def offers(self, inventory: Inventory, settings: Settings) -> Mapping[str, Offer]:
+        """kubelet's list."""
+        return offers(inventory, settings)
+
+    def prefer(self, inventory: Inventory, settings: Settings, query: PreferenceQuery) -> tuple[str, ...]:
+        """No preference is announced (A.1); kubelet's ids say nothing here."""
+        del inventory, settings, query
+        raise ValueError("not supported")
+
+    def needs(self, inventory: Inventory, settings: Settings, claim: Claim) -> tuple[FactRequest, ...]:
+        """Facts to gather before `allocate`."""
+        return allocation.needs(inventory, settings, claim)
+
+    def allocate(
+        self,
+        inventory: Inventory,
+        settings: Settings,
+        claim: Claim,
+        pods: Sequence[Pod],
+        facts: Mapping[FactRequest, Any],
+    ) -> Allocation:
+        """One container's edits; raises Refused."""
+        return allocation.allocate(inventory, settings, claim, pods, facts)
+
+    def caps(self, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Caps:
+        """None: no kernel controller knows NPU memory."""
+        del inventory, settings, pods
+        return Caps()
+
+    def checks(self, host: Host, inventory: Inventory, settings: Settings) -> tuple[Check, ...]:
+        """npu-smi, device nodes, runtime library."""
+        return ready.checks(host, inventory, settings)
+
+    def leftovers(self, node: Node) -> NodePatch:
+        """Registration, handshake and mode of every kind of chip."""
+        return leftovers(node)
+
+    def report(self, host: Host, inventory: Inventory, settings: Settings) -> Mapping[str, Any]:
+        """The `-dry_run` object."""
+        del host
+        return report(inventory, settings)
