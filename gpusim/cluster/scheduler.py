@@ -26,6 +26,7 @@ from gpusim.cluster.scheduler_devices import Registered
 from gpusim.cluster.scheduler_filter import Choice, Rules, asked, choose
 from gpusim.cluster.scheduler_ledger import count, ended
 from gpusim.cluster.scheduler_lock import EXPIRY, ContentionError, LockError, NodeLock
+from gpusim.cluster.scheduler_metrics import exposition, of_devices, of_pods
 from gpusim.cluster.scheduler_nodes import Nodes
 from gpusim.cluster.scheduler_reasons import summed
 from gpusim.cluster.scheduler_vendors import AMD, Vendor, container_requests
@@ -128,6 +129,19 @@ class Scheduler:
         """Read all registrations now; see `scheduler_nodes.Nodes.refresh`."""
         with self._one:
             self._nodes.refresh()
+
+    def metrics(self) -> str:
+        """What Prometheus would scrape now: the last round's devices, and what pods hold of them.
+
+        Raises:
+            ApiError: pods cannot be listed.
+            UnreachableError: no answer.
+        """
+        with self._one:
+            pods = self._api.list("pods")
+            ledger, _ = count(pods, self.vendors)
+            told = [*of_devices(self.devices, ledger), *of_pods(pods, self.vendors)]
+        return exposition(told)
 
     # -- one pod ------------------------------------------------------------------------------------------
 

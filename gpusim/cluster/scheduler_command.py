@@ -7,12 +7,14 @@ import os
 import signal
 import sys
 import threading
+from contextlib import ExitStack
 
 from gpusim.cluster.scheduler import Scheduler
 from gpusim.cluster.scheduler_config import config_vendors, read_config
 from gpusim.cluster.scheduler_filter import Rules
 from gpusim.cluster.scheduler_fit import BINPACK, POLICIES, SPREAD
 from gpusim.cluster.scheduler_lock import EXPIRY, EXPIRY_VARIABLE, duration
+from gpusim.cluster.scheduler_metrics import served
 from gpusim.cluster.scheduler_vendors import VENDORS
 from gpusim.cluster.scheduler_webhook import SCHEDULER_NAME
 from gpusim.errors import GpusimError
@@ -42,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node-lock-timeout", default="", metavar="DURATION", help="as in Go; default 5m")
     parser.add_argument(
         "--register-seconds", type=float, default=15.0, metavar="N", help="how often registrations are read"
+    )
+    parser.add_argument(
+        "--metrics-port", type=int, metavar="N", help="serve /metrics on 127.0.0.1 (the original: 9395)"
     )
     parser.add_argument(
         "--lost-slots",
@@ -74,7 +79,14 @@ def run(args: argparse.Namespace) -> int:
         sys.stderr.write(f"gpusim scheduler: {error}\n")
         return 1
     told = 0
-    with scheduler:
+    with ExitStack() as stack:
+        try:
+            if args.metrics_port is not None:
+                stack.enter_context(served(scheduler.metrics, args.metrics_port))
+        except (OSError, OverflowError) as error:
+            sys.stderr.write(f"gpusim scheduler: --metrics-port {args.metrics_port}: {error}\n")
+            return 1
+        stack.enter_context(scheduler)
         say(f"scheduler ready for {args.apiserver}")
         while not done.wait(0.1):
             events = scheduler.events

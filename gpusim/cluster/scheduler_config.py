@@ -44,7 +44,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         config = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise BadDeviceConfigError(f"{path}: {error}") from None
-    except (BadYaml, yaml.YAMLError) as error:
+    except (BadYaml, yaml.YAMLError, ValueError) as error:  # ValueError: a date in month 13, the number 0b_
         raise BadDeviceConfigError(f"{path}: {error}") from None
     if not isinstance(config, dict):
         raise BadDeviceConfigError(f"{path}: expected a mapping")

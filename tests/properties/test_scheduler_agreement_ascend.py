@@ -1,4 +1,4 @@
-"""Scheduler and Ascend plugin share no line: of one configuration both make the same, as of each other's texts."""
+"""Scheduler and Ascend plugin share no line: both make the same of one configuration and of each other."""
 
 from __future__ import annotations
 
