@@ -6,7 +6,6 @@ missing or was refused. Neither changes the node's devices or touches a containe
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +33,8 @@ class Place:
 
 def check(vendor: Vendor[Any, Any], host: Host, given: SettingsInput, settings: Any, place: Place) -> int:
     """Look at everything; the exit status."""
+    import asyncio  # a dry run needs neither it nor what follows
+
     from devplugin.daemon import ready
 
     inventory = vendor.discover(host, settings, None)
@@ -61,6 +62,8 @@ def cleanup(vendor: Vendor[Any, Any], given: SettingsInput, place: Place) -> int
     Raises:
         SettingsError: no node, no API server, or a plugin that still runs.
     """
+    import asyncio
+
     from devplugin.daemon.cleanup import clean, report, running
 
     if not given.node:
