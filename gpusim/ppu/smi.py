@@ -55,7 +55,8 @@ def run(ppus: Ppus, arguments: Sequence[str], rows: Sequence[Row] | None = None)
             raise _RefusedError(smitext.NO_DEVICES)
         return Completed(0, _answer(call, seen, ppus.version).encode(), b"")
     except _RefusedError as refused:
-        return Completed(ppus.exit_status, str(refused).encode(), b"")
+        # It says again what it was given, which need not be text.
+        return Completed(ppus.exit_status, str(refused).encode("utf-8", "surrogateescape"), b"")
 
 
 def host_rows(ppus: Ppus) -> list[Row]:
