@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from devplugin.ascend import allocation, events, flags, ready
+from devplugin.ascend import allocation, events, flags, hostprep, ready, sweep
 from devplugin.ascend.discovery import discover
 from devplugin.ascend.events import Seen
 from devplugin.ascend.inventory import Inventory
@@ -16,6 +16,7 @@ from devplugin.ascend.registration import leftovers, node_patch
 from devplugin.ascend.report import report
 from devplugin.ascend.runtimeinfo import vocabulary
 from devplugin.ascend.settings import Settings
+from devplugin.deeds import Ground
 from devplugin.explain import Choice
 from devplugin.hami import Claim, Node, Pod, Vocabulary
 from devplugin.host import Host
@@ -83,26 +84,23 @@ class Ascend:
         return None
 
     def prepares(self, inventory: Inventory, settings: Settings) -> bool:
-        """No work."""
-        del inventory, settings
-        return False
+        """In soft mode: directories, runtime library, device-share."""
+        return hostprep.prepares(inventory, settings)
 
     def prepare(self, host: Host, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Prepared:
-        """No work."""
-        del host, inventory, settings, pods
-        return Prepared()
+        """Make the host ready for soft slices."""
+        # The seam's other two halves: every host of the launcher has them.
+        return hostprep.prepare(cast("Ground", host), inventory, settings, pods)
 
     def sweeps(self, settings: Settings) -> float | None:
-        """No work."""
-        del settings
-        return None
+        """Always: directories of pods that are gone, at least."""
+        return sweep.every(settings)
 
     def sweep(
         self, host: Host, inventory: Inventory, settings: Settings, turn: Turn
     ) -> tuple[tuple[Effect, ...], Any]:
-        """No work."""
-        del host, inventory, settings
-        return (), turn.memory
+        """Directories, idle vNPUs, a library that had to wait."""
+        return sweep.sweep(host, inventory, settings, turn)
 
     def exports(self, settings: Settings) -> Exports[Inventory] | None:
         """Nothing."""
