@@ -31,6 +31,8 @@ _NUMBERS = (
     *(b"18446744073709551615", b"18446744073709551616", b"99999999999999999999999"),
     *(b"", b"1_0", b" 1", b"0x10", b"0b1", b"0o7", b"08", b"1.5", b"1e9", b"1e999", b"-1e-999", b".5", b"5."),
     *(b"NaN", b"Infinity", b"-Infinity", b"inf", b"max", b"null", b"true", b'"1"', b"[1]", b"{}"),
+    # YAML 1.1 calls these a date, two integers and a float, and readers then fail to make them that.
+    *(b"2001-13-45", b"0b_", b"0x_", b"._"),
     # 4300 digits are the most that int() takes; a float has 309 of them.
     *(b"9" * 40, b"9" * 400, b"9" * 4300, b"9" * 4301),
     *(digits.encode() for digits in ["٣", "१", "１", "²", "①", "𝟙", "۱۲"]),

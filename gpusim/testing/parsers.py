@@ -126,7 +126,7 @@ def check_parser(
                 check.round(runs)
     if check.done.kept.grew(each):
         why = f"keeps memory: after rounds of {each} inputs, seed {seed}, there are {check.done.kept}"
-        raise ParserError(parser, why, b"")
+        raise ParserError(parser, why, b"", seed=seed)
     return check.done
 
 

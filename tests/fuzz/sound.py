@@ -13,7 +13,6 @@ from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import MODE_CU, MODE_PARTITION, Settings
 from devplugin.hami import ContainerDevice, encode
 from gpusim import fixture
-from gpusim.ascend import reading, shm
 from gpusim.machine import Machine
 from gpusim.snapshots import pack
 from gpusim.testing.faults import seeded
@@ -136,18 +135,6 @@ def fixtures() -> tuple[bytes, ...]:
     return (*written, fixture.dump(fixture.load("mi355x/numa-unknown")).encode())
 
 
-def ledgers() -> tuple[bytes, ...]:
-    """v1.4.0 in both sizes and v1.4.1, with processes."""
-    slots = [reading.Slot(row, 100 + row, 7, (row * MIB,) * 8, (0,) * 8) for row in range(4)]
-    old = [
-        reading.Reading(layout, (1024 * MIB,) * 8, tuple(slots), 1, 48 * MIB, {"state": 1})
-        for layout in (shm.V140, shm.V140_SMALL)
-    ]
-    held = tuple(reading.Slot(row, 100 + row, 7, (5 * MIB, MIB), (MIB, 0)) for row in range(4))
-    new = reading.with_slots(reading.read(reading.fresh((1024 * MIB, 2048 * MIB))), held)
-    return (*map(reading.write, old), reading.write(new))
-
-
 def pods() -> tuple[bytes, ...]:
     """Pods and a list of them, as the API server answers."""
     one = {
@@ -189,14 +176,6 @@ FLAGS = (b"16", b"-0x10", b"0o17", b"0b101", b"017", b"1.5e3", b"true", b"WARNIN
 HOOKS = (b"/opt/hook/libamvgpu.so:/usr/local/vgpu/", b"/a/b:/c/d.so")
 ADDRESSES = (b":9394", b"127.0.0.1:0", b"[::1]:9394", b"localhost:80")
 RULES = (b"c 226:128 rwm\nc 226:* rw\nc *:* r", b"a")
-QUOTAS = (b"1024", b"0", b"65536")
-NPU_SMI = (
-    b"info",
-    b"info\0-m",
-    b"info\0-t\0board\0-i\0000\0-c\0000",
-    b"set\0-t\0create-vnpu\0-i\0000\0-c\0000\0-f\0vir05_1c_16g",
-    b"info\0-t\0info-vnpu\0-i\0001\0-c\0000",
-)
 SELECTORS = (b"spec.nodeName=node-a,status.phase!=Failed", b"metadata.name==a")
 LABELS = (b"a=b,c!=d,e in (f,g),!h,i", b"amd.com/gpu.family notin (AI, HPC)")
 

@@ -18,7 +18,11 @@ from devplugin.amd.cumask import CuError
 from devplugin.amd.pcidev import UnusableError
 from devplugin.amd.registered import RegistrationError, read_registration
 from devplugin.amd.topology import TopologyError
+from devplugin.ascend import smi as npusmi
+from devplugin.ascend.configfile import ConfigError
 from devplugin.ascend.ledgerfile import NoLedgerError
+from devplugin.ascend.runtimeinfo import RuntimeInfoError
+from devplugin.ascend.smi import SmiError
 from devplugin.hami import CodecError, LockError, NoClaim
 from devplugin.hook import HookError
 from devplugin.imageref import ImageNameError, normalise
@@ -30,14 +34,17 @@ from gpusim.ascend.shm import UnknownLedgerError
 from gpusim.cluster import scheduler_devices, scheduler_ledger, scheduler_legacy, scheduler_lock
 from gpusim.cluster.apistatus import ApiError
 from gpusim.cluster.kubelet_checkpoint import CheckpointError
+from gpusim.cluster.scheduler_block import BadDeviceConfigError
 from gpusim.errors import GpusimError
 from gpusim.fixture import BadFixture
+from gpusim.ppu.environment import BadLimitError
+from gpusim.ppu.layout import UnknownStateError
 from gpusim.snapshots.shape import PackError
 from gpusim.testing.parsers import Parser, ParserError
 from gpusim.testing.trace import BadTrace
 from gpusim.wire import GarbledError
 
-from . import readers, sound
+from . import plugin, simulator, sound, sound_others
 
 _Refuses = type[Exception] | tuple[type[Exception], ...]
 
@@ -82,6 +89,18 @@ def _always(*inputs: bytes) -> Callable[[], Sequence[bytes]]:
     return lambda: inputs
 
 
+def _smi(name: str, parse: Callable[[str], object], *words: str) -> Row:
+    """A reader of what ``npu-smi info`` prints."""
+    return Row(
+        name,
+        lambda data: parse(plugin.plain(data)),
+        lambda: sound_others.npu_smi_says("info", *words),
+        SmiError,
+        2000,
+        one_line=True,
+    )
+
+
 NOTHING: _Refuses = ()
 """It takes whatever comes, and tells in its answer what it could not use."""
 
@@ -89,7 +108,7 @@ ROWS = (
     # Annotations of pods and nodes
     Row(
         "annotation",
-        readers.annotation,
+        plugin.annotation,
         sound.annotations,
         CodecError,
         15000,
@@ -98,19 +117,19 @@ ROWS = (
     ),
     Row(
         "cu-list",
-        readers.cu_list,
+        plugin.cu_list,
         _always(b"0-3,8,16-31", b" 5 , 7-9,, 255", b""),
         CuError,
         15000,
         kind="ids",
         one_line=True,
     ),
-    Row("cu-record", readers.cu_record, sound.records, ValueError, 5000, kind="annotation", one_line=True),
-    Row("taken", readers.what_is_taken, sound.annotations, NOTHING, 2000, kind="annotation"),
-    Row("taken-record", readers.what_is_taken, sound.records, NOTHING, 2000, kind="annotation"),
+    Row("cu-record", plugin.cu_record, sound.records, ValueError, 5000, kind="annotation", one_line=True),
+    Row("taken", plugin.what_is_taken, sound.annotations, NOTHING, 2000, kind="annotation"),
+    Row("taken-record", plugin.what_is_taken, sound.records, NOTHING, 2000, kind="annotation"),
     Row(
         "claim",
-        readers.what_waits,
+        plugin.what_waits,
         lambda: sound.annotations()[:2],
         NoClaim,
         4000,
@@ -119,42 +138,65 @@ ROWS = (
     ),
     Row(
         "registration",
-        lambda data: read_registration(readers.plain(data)),
+        lambda data: read_registration(plugin.plain(data)),
         sound.registrations,
         RegistrationError,
         5000,
         kind="annotation",
         one_line=True,
     ),
-    Row("mode-change", readers.mode_change, sound.registrations, NOTHING, 2000, kind="annotation"),
-    Row("lock", readers.lock, _always(*sound.LOCKS), LockError, 8000, kind="annotation", one_line=True),
+    Row("mode-change", plugin.mode_change, sound.registrations, NOTHING, 2000, kind="annotation"),
+    Row("lock", plugin.lock, _always(*sound.LOCKS), LockError, 8000, kind="annotation", one_line=True),
+    Row(
+        "runtime-info",
+        plugin.runtime_info,
+        _always(*sound_others.RUNTIME_INFOS),
+        RuntimeInfoError,
+        3000,
+        kind="annotation",
+        one_line=True,
+    ),
     # Files of the node
     Row(
         "properties",
-        readers.properties,
+        plugin.properties,
         sound.properties,
         TopologyError,
         18000,
         kind="properties",
         one_line=True,
     ),
-    Row("kfd-node", readers.kfd_node, sound.properties, NOTHING, 2000, kind="properties"),
-    Row("gpu-files", readers.gpu_files, sound.files, UnusableError, 4000, one_line=True),
+    Row("kfd-node", plugin.kfd_node, sound.properties, NOTHING, 2000, kind="properties"),
+    Row("gpu-files", plugin.gpu_files, sound.files, UnusableError, 4000, one_line=True),
     Row(
         "number-files",
-        readers.numbers,
+        plugin.numbers,
         _always(b"309220868096\n", b"1048576"),
         UnusableError,
         4000,
         one_line=True,
     ),
-    Row("discovery", readers.discovery, sound.files, NOTHING, 1000),
-    Row("dmem-files", readers.dmem_files, _always(*sound.DMEM_FILES), NOTHING, 8000, kind="dmem"),
-    Row("ledger", readers.ledger, sound.ledgers, NoLedgerError, 3000, one_line=True),
+    Row("discovery", plugin.discovery, sound.files, NOTHING, 1000),
+    Row("dmem-files", plugin.dmem_files, _always(*sound.DMEM_FILES), NOTHING, 8000, kind="dmem"),
+    Row("ledger", plugin.ledger, sound_others.ledgers, NoLedgerError, 3000, one_line=True),
+    Row("device-config", plugin.device_config, sound_others.device_configs, ConfigError, 2000, one_line=True),
+    Row(
+        "node-config",
+        plugin.node_config,
+        sound_others.node_configs,
+        ConfigError,
+        2000,
+        one_line=True,
+    ),
+    _smi("smi-map", npusmi.chips, "-m"),
+    _smi("smi-health", npusmi.health),
+    _smi("smi-board", npusmi.board, "-t", "board", "-i", "N", "-c", "0"),
+    _smi("smi-place", npusmi.place, "-t", "phyid-remap", "-p", "0"),
+    _smi("smi-vnpus", npusmi.vnpus, "-t", "info-vnpu", "-i", "N", "-c", "0"),
     Row("libc", glibc_version, sound.libcs, VersionError, 1000, one_line=True, moment=0.5),
     # Of kubelet, the API server and operators
-    Row("kubelet-ids", readers.kubelet_ids, sound.kubelet_ids, NOTHING, 8000, kind="ids"),
-    Row("preference", readers.preference, sound.kubelet_ids, ValueError, 1500, kind="ids"),
+    Row("kubelet-ids", plugin.kubelet_ids, sound.kubelet_ids, NOTHING, 8000, kind="ids"),
+    Row("preference", plugin.preference, sound.kubelet_ids, ValueError, 1500, kind="ids"),
     Row(
         "pods",
         kubejson.read_pods,
@@ -162,50 +204,61 @@ ROWS = (
         (msgspec.ValidationError, msgspec.DecodeError),
         4000,
     ),
-    Row("quantity", readers.quantities, _always(*sound.QUANTITIES), NOTHING, 3000),
+    Row("quantity", plugin.quantities, _always(*sound.QUANTITIES), NOTHING, 3000),
     Row(
         "image",
-        lambda data: normalise(readers.text(data)),
+        lambda data: normalise(plugin.text(data)),
         _always(*sound.IMAGES),
         ImageNameError,
         3000,
         one_line=True,
     ),
-    Row("flag", readers.flag, _always(*sound.FLAGS), argparse.ArgumentTypeError, 3000, one_line=True),
-    Row("hook-paths", readers.hook_paths, _always(*sound.HOOKS), HookError, 1000, one_line=True),
+    Row("flag", plugin.flag, _always(*sound.FLAGS), argparse.ArgumentTypeError, 3000, one_line=True),
+    Row("release", plugin.release, _always(*sound_others.RELEASES), ValueError, 1000, one_line=True),
+    Row("hook-paths", plugin.hook_paths, _always(*sound.HOOKS), HookError, 1000, one_line=True),
     Row(
         "address",
-        lambda data: address(readers.text(data)),
+        lambda data: address(plugin.text(data)),
         _always(*sound.ADDRESSES),
         SettingsError,
         1000,
         one_line=True,
     ),
     # The simulator's
-    Row("fixture", readers.fixture_text, sound.fixtures, BadFixture, 6000, kind="fixture"),
+    Row("fixture", simulator.fixture_text, sound.fixtures, BadFixture, 6000, kind="fixture"),
     Row(
         "dmem-write",
-        readers.dmem_write,
+        simulator.dmem_write,
         _always(*sound.DMEM_WRITES),
         NOTHING,
         10000,
         kind="dmem",
         errnos=frozenset({errno.EINVAL}),
     ),
-    Row("simulators-ledger", readers.simulators_ledger, sound.ledgers, UnknownLedgerError, 1500),
-    Row("quota", readers.quota, _always(*sound.QUOTAS), BadQuotaError, 2000),
-    Row("npu-smi", readers.npu_smi, _always(*sound.NPU_SMI), NOTHING, 1500),
-    Row("pack", readers.packed, sound.packs, PackError, 1500),
-    Row("pack-body", readers.pack_body, sound.pack_bodies, PackError, 3000),
-    Row("fault-plan", readers.fault_plan, sound.plans, GpusimError, 2000),
-    Row("trace", readers.traced, sound.traces, BadTrace, 1000),
-    Row("frames", readers.frames, _always(*sound.FRAMES), GarbledError, 1500),
-    Row("frame-header", readers.frame_of, _always(sound.FRAMES[0][8:]), GarbledError, 1500),
-    Row("checkpoint", readers.checkpoint, sound.checkpoints, CheckpointError, 1500),
-    Row("device-rules", readers.device_rules, _always(*sound.RULES), GpusimError, 1500),
+    Row("simulators-ledger", simulator.simulators_ledger, sound_others.ledgers, UnknownLedgerError, 1500),
+    Row("quota", simulator.quota, _always(*sound_others.QUOTAS), BadQuotaError, 2000),
+    Row("npu-smi", simulator.npu_smi, _always(*sound_others.NPU_SMI), NOTHING, 1500),
+    Row("ppu-smi", simulator.ppu_smi, _always(*sound_others.PPU_SMI), NOTHING, 1500),
+    Row("ppu-limit", simulator.ppu_limit, _always(*sound_others.QUOTAS), BadLimitError, 1000),
+    Row("state-file", simulator.state_file, sound_others.state_files, UnknownStateError, 1000),
+    Row(
+        "scheduler-config",
+        simulator.scheduler_configuration,
+        sound_others.device_configs,
+        BadDeviceConfigError,
+        1000,
+    ),
+    Row("pack", simulator.packed, sound.packs, PackError, 1500),
+    Row("pack-body", simulator.pack_body, sound.pack_bodies, PackError, 3000),
+    Row("fault-plan", simulator.fault_plan, sound.plans, GpusimError, 2000),
+    Row("trace", simulator.traced, sound.traces, BadTrace, 1000),
+    Row("frames", simulator.frames, _always(*sound.FRAMES), GarbledError, 1500),
+    Row("frame-header", simulator.frame_of, _always(sound.FRAMES[0][8:]), GarbledError, 1500),
+    Row("checkpoint", simulator.checkpoint, sound.checkpoints, CheckpointError, 1500),
+    Row("device-rules", simulator.device_rules, _always(*sound.RULES), GpusimError, 1500),
     Row(
         "scheduler-annotation",
-        readers.scheduler_annotation,
+        simulator.scheduler_annotation,
         sound.annotations,
         scheduler_ledger.LedgerError,
         4000,
@@ -213,7 +266,7 @@ ROWS = (
     ),
     Row(
         "scheduler-registration",
-        readers.scheduler_registration,
+        simulator.scheduler_registration,
         sound.registrations,
         scheduler_devices.RegistrationError,
         3000,
@@ -221,7 +274,7 @@ ROWS = (
     ),
     Row(
         "legacy-registration",
-        readers.legacy_registration,
+        simulator.legacy_registration,
         _always(b"id-1,10,16384,100,Ascend910B4,0,true,1,hami-core:id-2,1,1,1,t,-1,false:"),
         scheduler_legacy.LegacyError,
         2000,
@@ -229,15 +282,15 @@ ROWS = (
     ),
     Row(
         "scheduler-lock",
-        readers.scheduler_lock_text,
+        simulator.scheduler_lock_text,
         _always(*sound.LOCKS),
         scheduler_lock.LockError,
         3000,
         kind="annotation",
     ),
-    Row("kubelet-quantity", readers.kubelet_quantity, _always(*sound.QUANTITIES), ValueError, 2000),
-    Row("patch", readers.json_patch, sound.patches, ApiError, 2000),
-    Row("field-selector", readers.selectors, _always(*sound.SELECTORS), ApiError, 1500),
-    Row("label-selector", readers.labels, _always(*sound.LABELS), ApiError, 1500),
+    Row("kubelet-quantity", simulator.kubelet_quantity, _always(*sound.QUANTITIES), ValueError, 2000),
+    Row("patch", simulator.json_patch, sound.patches, ApiError, 2000),
+    Row("field-selector", simulator.selectors, _always(*sound.SELECTORS), ApiError, 1500),
+    Row("label-selector", simulator.labels, _always(*sound.LABELS), ApiError, 1500),
 )
 BY_NAME = {row.name: row for row in ROWS}

@@ -18,7 +18,7 @@ from gpusim.fixture import BadFixture, loads
 from gpusim.testing.limits import seconds
 
 from . import sound
-from .readers import Exchanged
+from .plugin import Exchanged
 from .table import BY_NAME
 
 DEEP = b"[" * 5000 + b"]" * 5000
@@ -52,6 +52,8 @@ REFUSED = {
         "trace",
         json.dumps({"gpusim": "trace", "version": 1, "node": "name: \udcff"}).encode(),
     ),
+    "a number that YAML itself cannot make": ("scheduler-config", b"vnpus: 0b_"),
+    "a date in month 13": ("scheduler-config", b"vnpus: 2001-13-45"),
     "a command's status is infinite": (
         "pack-body",
         b'{"tree": {}, "commands": [[["a"], Infinity, "", ""]]}',
@@ -61,6 +63,7 @@ REFUSED = {
 TAKEN = {
     "more sharers than int() reads": ("scheduler-annotation", b"id,type,1,2,0" + LONG + b":;"),
     "npu-smi is given what is no text": ("npu-smi", b"info\x80-i"),
+    "ppu-smi is given what is no text": ("ppu-smi", b"-x\x80"),
     "an index of a list that int() does not read": (
         "patch",
         b'[{"op": "remove", "path": "/spec/containers/%b"}]' % LONG,

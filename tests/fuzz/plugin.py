@@ -1,4 +1,4 @@
-"""The way a byte takes in production before a parser sees it, for parsers that take no bytes.
+"""How bytes reach the plugin's parsers in production, for those that take no bytes.
 
 Annotations are texts; a text with half surrogates stands for what JSON's ``\\ud800`` becomes. What is read
 from files is served by a node with one file exchanged. Where a second reader or a writer exists they must
@@ -8,16 +8,11 @@ agree: AssertionError is nobody's refusal.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import logging
-import socket
-import tempfile
 import zlib
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from devplugin import cgroups, dmem, hook, settings
@@ -26,33 +21,13 @@ from devplugin.amd.devices import Catalogue
 from devplugin.amd.discovery import discover
 from devplugin.amd.labelfacts import read_label_facts
 from devplugin.amd.preference import prefer
-from devplugin.ascend import ledgerfile
+from devplugin.ascend import deviceconfig, ledgerfile, nodeconfig, poststart, runtimeinfo
 from devplugin.hami import LOCK, Node, Pod, claim, decode, encode, parse_lock, readings
 from devplugin.host import Host, Kind, Stat
 from devplugin.quantity import quantity
 from devplugin.vendor import PreferenceQuery
-from gpusim import wire
-from gpusim.ascend import reading, runtime, smi
-from gpusim.cluster import (
-    apipatch,
-    apirouter,
-    apiselect,
-    kubelet_checkpoint,
-    resourcenames,
-    scheduler_devices,
-    scheduler_ledger,
-    scheduler_legacy,
-    scheduler_lock,
-)
-from gpusim.cluster.scheduler_vendors import VENDORS
-from gpusim.dmem_parse import limit, lines
-from gpusim.fixture import loads
+from gpusim.ascend import reading
 from gpusim.machine import Machine
-from gpusim.process import DeviceRules
-from gpusim.snapshots import pack
-from gpusim.snapshots.host import CaptureHost
-from gpusim.testing import trace
-from gpusim.testing.faults import Plan
 
 from . import sound
 
@@ -74,11 +49,6 @@ def annotation(data: bytes) -> None:
     """The plugin's codec; what it reads it writes, and reads again as the same."""
     slots = decode(text(data))
     assert decode(encode(slots)) == slots
-
-
-def scheduler_annotation(data: bytes) -> None:
-    """The simulated scheduler's."""
-    scheduler_ledger.decode(text(data))
 
 
 def cu_list(data: bytes) -> None:
@@ -126,27 +96,10 @@ def mode_change(data: bytes) -> None:
         events.changed_in_use(sound.inventory(), mode, told, pods)
 
 
-def legacy_registration(data: bytes) -> None:
-    """The string of older plugins, as the simulated scheduler reads it; what it reads it writes the same."""
-    entries = scheduler_legacy.decode(plain(data))
-    assert scheduler_legacy.decode(scheduler_legacy.encode(entries)) == entries
-
-
-def scheduler_registration(data: bytes) -> None:
-    """The simulated scheduler's."""
-    vendor = VENDORS["amd"]
-    scheduler_devices.registered({"metadata": {"annotations": {vendor.register: plain(data)}}}, vendor)
-
-
 def lock(data: bytes) -> None:
     """The plugin's; a lock names its owner in words that may go into a path."""
     held = parse_lock(plain(data))
     assert "/" not in held.namespace + held.name
-
-
-def scheduler_lock_text(data: bytes) -> None:
-    """The simulated scheduler's."""
-    scheduler_lock.parse(plain(data))
 
 
 # Ids
@@ -282,14 +235,6 @@ def discovery(data: bytes) -> None:
     read_label_facts(node)
 
 
-def dmem_write(data: bytes) -> None:
-    """What the simulated kernel makes of a write to dmem.max, of both kinds of kernel."""
-    for many in (True, False):
-        for line in lines(data, many=many):
-            if line.value is not None:
-                assert 0 <= limit(line.value) < 1 << 64
-
-
 def dmem_files(data: bytes) -> None:
     """dmem.max as the plugin reads it back, and any dmem file as the monitor does."""
     group = "/sys/fs/cgroup/kubepods.slice"
@@ -315,69 +260,12 @@ def ledger(data: bytes) -> None:
     )
 
 
-def simulators_ledger(data: bytes) -> None:
-    """The simulator's reader, which must not read what the plugin's refuses."""
-    found = reading.read(data)
-    assert ledgerfile.parse(data).version in found.layout.name
-
-
-def quota(data: bytes) -> None:
-    """NPU_MEM_QUOTA."""
-    assert 0 <= runtime.quota_bytes({"NPU_MEM_QUOTA": text(data)}) < 1 << 64
-
-
-@cache
-def _npus() -> Machine:
-    from gpusim import fixture
-
-    return Machine(fixture.load("ascend/910b4-template"))
-
-
-def npu_smi(data: bytes) -> None:
-    """npu-smi's command line, words parted by NUL: an answer and a status, whatever the words."""
-    words = text(data).split("\0")
-    done = smi.run(_npus().fork().npus, words, b"y\n")
-    assert done.stdout
-
-
-# The API
+# Words of the API and of operators
 
 
 def quantities(data: bytes) -> None:
     """The plugin's reader of a Kubernetes quantity, which must agree with the simulated kubelet's."""
     quantity(text(data))
-
-
-def kubelet_quantity(data: bytes) -> None:
-    """The simulated kubelet's."""
-    resourcenames.whole(plain(data))
-
-
-def json_patch(data: bytes) -> None:
-    """A patch's body at the simulated API server, under each content type."""
-    patch = apirouter._decode(data)
-    pod: Any = json.loads(sound.pods()[0])["items"][0]
-    last: Exception | None = None
-    for kind in apipatch.TYPES:
-        try:
-            apipatch.apply(kind, pod, patch)
-        except apipatch.ApiError as error:
-            last = error
-    if last is not None and not isinstance(patch, dict | list):
-        raise last
-
-
-def selectors(data: bytes) -> None:
-    """A field selector."""
-    apiselect.fields("pods", plain(data))({"metadata": {"name": "a"}})
-
-
-def labels(data: bytes) -> None:
-    """A label selector."""
-    apiselect.labels(plain(data))({"metadata": {"labels": {"a": "b"}}})
-
-
-# Words of operators
 
 
 def flag(data: bytes) -> None:
@@ -399,81 +287,28 @@ def hook_paths(data: bytes) -> None:
     assert found.source.startswith("/")
 
 
-def device_rules(data: bytes) -> None:
-    """A device cgroup's rules; what is written reads again as the same."""
-    rules = DeviceRules.parse(*plain(data).split("\n"))
-    assert DeviceRules.parse(*rules.lines()) == rules
+# Ascend's configuration
 
 
-# The simulator's own files
+def device_config(data: bytes) -> None:
+    """The file that the scheduler reads, too."""
+    for chip in deviceconfig.parse(data).chips:
+        assert 0 < chip.allocatable_mib < 1 << 31
 
 
-def fixture_text(data: bytes) -> None:
-    """A fixture as `load` reads it; a file that is no UTF-8 is refused before."""
-    loads(plain(data))
+def node_config(data: bytes) -> None:
+    """What it says of one of its nodes, and of one that it does not name."""
+    nodeconfig.parse(data, "node-a")
+    assert nodeconfig.parse(data, "no such node") == nodeconfig.NodeConfig()
 
 
-def packed(data: bytes) -> None:
-    """A packed capture: loaded, and every name of it looked at."""
-    node = CaptureHost(pack.loads(data))
-    todo = ["/"]
-    while todo:
-        path = todo.pop()
-        for look in (node.read, node.readlink, node.stat):
-            with contextlib.suppress(OSError):
-                look(path)
-        with contextlib.suppress(OSError):
-            if node.stat(path, follow=False).kind.name == "DIRECTORY":
-                todo += [f"{path.rstrip('/')}/{name}" for name in node.list(path)]
+def runtime_info(data: bytes) -> None:
+    """``huawei.com/<word>`` of a pod."""
+    runtimeinfo.entries(
+        Pod("default", "a", "u", "n", "", {runtimeinfo.key("Ascend910B4"): text(data)}), "Ascend910B4"
+    )
 
 
-def pack_body(data: bytes) -> None:
-    """A pack whose writer wrote other JSON."""
-    packed(pack.MAGIC + f"{pack.VERSION}\n".encode() + zlib.compress(data, 1))
-
-
-def fault_plan(data: bytes) -> None:
-    """A plan in JSON."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return  # its reader is `trace`
-    Plan.from_json(value)
-
-
-def traced(data: bytes) -> None:
-    """A trace, done again."""
-    trace.replay(text(data))
-
-
-def frames(data: bytes) -> None:
-    """What comes in at a served machine's socket."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        channel = wire.Channel(ours)
-        theirs.setblocking(False)
-        with contextlib.suppress(BlockingIOError):
-            theirs.sendall(data[: 100 << 10])
-        theirs.shutdown(socket.SHUT_WR)
-        try:
-            while channel.receive() is not None:
-                pass
-        finally:
-            channel.close()
-
-
-def frame_of(data: bytes) -> None:
-    """A frame whose lengths are right, with this for a header."""
-    frames(len(data[: 64 << 10]).to_bytes(4, "big") + bytes(4) + data[: 64 << 10])
-
-
-@cache
-def _directory() -> Path:
-    return Path(tempfile.mkdtemp(prefix="gpusim-fuzz-"))
-
-
-def checkpoint(data: bytes) -> None:
-    """The simulated kubelet's file, with a checksum that is right."""
-    body = b'{"gpusim":1,"checksum":%d,"data":%s}' % (zlib.crc32(data), data)
-    (_directory() / kubelet_checkpoint.FILE).write_bytes(body)
-    kubelet_checkpoint.read(_directory())
+def release(data: bytes) -> None:
+    """A scheduler's release, as its image tag says."""
+    poststart.check("hami-core", plain(data), has_poststart=False, has_bash=True)
