@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpusim import fixture, hosts
 from gpusim.cli.show import print_state
 from gpusim.errors import GpusimError
 from gpusim.export.render import render
 from gpusim.stdout import say
+
+if TYPE_CHECKING:
+    from gpusim.machine import Machine
+    from gpusim.remote import RemoteMachine
 
 _WHERE = "a fixture (name or path), or unix:SOCKET of a served machine"
 
@@ -86,10 +91,27 @@ def _show(args: argparse.Namespace) -> int:
     return 0
 
 
+def _notes(machine: Machine | RemoteMachine) -> bytes:
+    """What programs of the node say, for whoever reads the tree as ``-root``; empty when it has none."""
+    from gpusim.snapshots import directory
+    from gpusim.snapshots.pack import Command
+    from gpusim.snapshots.programs import TOOLS, ask
+
+    def run(argv: Sequence[str]) -> Command | None:
+        try:
+            done = machine.run(argv)
+        except FileNotFoundError:
+            return None
+        return Command(tuple(argv), done.status, done.stdout, done.stderr)
+
+    commands = [answer for tool in TOOLS for answer in ask(tool, run=run)]
+    return directory.beside(commands) if commands else b""
+
+
 def _render(args: argparse.Namespace) -> int:
     with hosts.simulated(args.node) as machine:
         try:
-            report = render(machine, args.directory, force=args.force)
+            report = render(machine, args.directory, force=args.force, notes=_notes(machine))
         except OSError as error:
             where = "" if error.filename in (None, args.directory) else f"{error.filename}: "
             raise GpusimError(

@@ -42,6 +42,9 @@ class _Kind(Protocol):
 MARK = ".gpusim-rendering"
 """File at the top of a rendered tree by which a later rendering knows that it may be replaced."""
 
+NOTES = ".gpusim-capture.json"
+"""What programs of the node answer, as `gpusim.snapshots.directory` reads it beside a tree."""
+
 
 class _Stat(Protocol):
     @property
@@ -87,7 +90,13 @@ class Report:
     """Path and errno name of every attribute that could not be read."""
 
 
-def render(machine: Source, directory: str | os.PathLike[str], *, force: bool = False) -> Report:
+def render(
+    machine: Source,
+    directory: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    notes: bytes = b"",
+) -> Report:
     """Write every directory, file, link and device of `machine` below `directory`.
 
     Args:
@@ -95,6 +104,7 @@ def render(machine: Source, directory: str | os.PathLike[str], *, force: bool = 
         directory: made with its parents when missing; must be empty otherwise.
         force: replace an earlier rendering, known by its `MARK`; a directory that holds anything else is
             refused all the same.
+        notes: content of `NOTES`, which is about the tree and not in it; empty: there is none.
 
     Returns:
         Counts, and the attributes left out.
@@ -117,9 +127,11 @@ def render(machine: Source, directory: str | os.PathLike[str], *, force: bool = 
             writer.fill_from_nodes("/", nodes, root)
         else:
             writer.fill("/", tops, root)
+        if notes:
+            writer.write(NOTES, notes, 0o444, root)
         writer.report.skipped.sort()
     except BaseException:
-        for name in (*tops, MARK):  # the directory was empty: all of them are ours
+        for name in (*tops, NOTES, MARK):  # the directory was empty: all of them are ours
             _remove(name, root)
         if not existed:
             os.rmdir(target)
@@ -142,7 +154,7 @@ def _prepare(target: str, tops: Sequence[str], *, force: bool) -> bool:
         raise RenderError(f"{target}: {what}; name an empty directory or a new one") from None
     if not present:
         return True
-    foreign = sorted(present - {*tops, MARK}) if MARK in present else sorted(present)
+    foreign = sorted(present - {*tops, NOTES, MARK}) if MARK in present else sorted(present)
     if foreign or not force:
         shown = ", ".join(foreign[:3] or sorted(present)[:3])
         remedy = "name another one" if foreign else "name another one, or force to replace it"

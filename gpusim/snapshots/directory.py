@@ -15,12 +15,12 @@ import os
 import posixpath
 import shutil
 import stat as modes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpusim.snapshots import pack, shape
-from gpusim.snapshots.pack import Capture, Entry, Kind, PackError
+from gpusim.snapshots.pack import Capture, Command, Entry, Kind, PackError
 
 SIDECAR = ".gpusim-capture.json"
 """File at the top of an unpacked capture; by it a directory is known to be one."""
@@ -58,8 +58,7 @@ def write(recorded: Capture, path: str | os.PathLike[str]) -> None:
         root = os.open(part, _OPEN)
         try:
             _fill(recorded, recorded.tree, "", root, notes)
-            sidecar = {"format": pack.VERSION, **pack.to_json(recorded), "tree": notes}
-            _file(SIDECAR, json.dumps(sidecar, indent=1, sort_keys=True).encode() + b"\n", 0o444, root)
+            _file(SIDECAR, _sidecar(recorded, notes), 0o444, root)
         finally:
             os.close(root)
         part.chmod(recorded.tree.get("/", pack.DIRECTORY_MODE) & 0o1777)
@@ -87,6 +86,27 @@ def collect(path: str | os.PathLike[str]) -> Capture:
         entries[name] = pack.decoded(note) if note is not None and _stands_for(note, entry) else entry
     entries["/"] = Entry(Kind.DIRECTORY, modes.S_IMODE(root.stat().st_mode))
     return pack.capture(entries, notes["about"], notes["commands"])
+
+
+def commands_beside(path: str | os.PathLike[str]) -> tuple[Command, ...]:
+    """What programs printed, as it stands beside a tree; nothing when there are no notes.
+
+    Raises:
+        PackError: the notes are damaged or of a newer version.
+        OSError: they cannot be read.
+    """
+    commands: tuple[Command, ...] = tuple(_notes(Path(path))["commands"])
+    return commands
+
+
+def beside(commands: Iterable[Command], about: Mapping[str, Any] | None = None) -> bytes:
+    """Notes of a plain tree in which nothing is missing: only what programs answer stands beside it."""
+    return _sidecar(Capture({}, dict(about or {}), tuple(commands)), {})
+
+
+def _sidecar(recorded: Capture, notes: Mapping[str, Any]) -> bytes:
+    sidecar = {"format": pack.VERSION, **pack.to_json(recorded), "tree": notes}
+    return json.dumps(sidecar, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def remove(path: Path) -> None:

@@ -48,13 +48,16 @@ class CaptureHost(View):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
 
     def run(self, argv: Sequence[str], *, timeout: float = 30.0, stdin: bytes = b"") -> Completed:
-        """What the program printed when the node was recorded; ENOENT when it was not run with these words.
+        """What the program printed, and how it ended, when the node was recorded.
 
         It may be named with or without its directory.
+
+        Raises:
+            OSError: ENOENT, naming program and words: it was not run with these.
         """
         command = self._answers.get(tuple(argv)) or self._answers.get((argv[0].rpartition("/")[2], *argv[1:]))
         if command is None:
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
+            raise OSError(errno.ENOENT, f"not recorded: {os.strerror(errno.ENOENT)}", " ".join(argv))
         return Completed(command.status, command.stdout, command.stderr)
 
 

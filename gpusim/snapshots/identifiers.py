@@ -39,18 +39,24 @@ SMI = re.compile(
     r"\b([0-9a-fA-F]{2})([0-9a-fA-F]{2})([0-9a-fA-F]{4})-0000-1000-80([0-9a-fA-F]{2})-([0-9a-fA-F]{12})\b"
 )
 UUID = re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b")
+_PREFIXED = re.compile(rf"(?:[A-Za-z]+-)?{UUID.pattern}")
+"""A UUID, or one after a word as ``GPU-`` is of a PPU: the word says what it is, not which."""
 BARE_SMI = re.compile(SMI.pattern.replace(")-", ")-?").replace("0-1", "0-?1").replace("0-8", "0-?8"))
 """The same with or without its dashes: for numbers that are known, since so short a form proves nothing."""
 _BARE_UUID = re.compile(r"[0-9a-fA-F]{32}")
 MAC = re.compile(
     r"(?<![0-9a-fA-F:-])[0-9a-fA-F]{2}([:-])[0-9a-fA-F]{2}(?:\1[0-9a-fA-F]{2}){4}(?![0-9a-fA-F:-])"
 )
+DASHES = re.compile("[ -]")
 _LABELLED = re.compile(
     r"^[ \t|]*(?:[\w ]*serial(?:[ _]?(?:number|num|no)\b\.?|[ _]?#)?|SN|[VN]?Die ?ID|[\w ]*UUID)"
     r"[ \t]*[:=][ \t]*[\"']?(\S.*?)[\"']?[ \t|]*$",
     re.MULTILINE | re.IGNORECASE,
 )
 """A line of a vendor's program: ``VDie ID : 0C1A4B2D 20401A0C …``, ``Serial No. : 1023…``, ``serial = …``."""
+
+DIE = re.compile(r"[0-9a-fA-F]{8}([ -]?)[0-9a-fA-F]{8}(?:\1[0-9a-fA-F]{8}){3}")
+"""A VDie id, which is an NPU's UUID: five words with spaces, or with the dashes plugins put there."""
 
 _NO_SERIALS = frozenset(
     ["none", "null", "unknown", "unavailable", "unspecified", "undefined", "invalid", "empty"]
@@ -59,6 +65,9 @@ _NO_SERIALS = frozenset(
 
 _NOBODY_MAC = frozenset({"00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"})
 _NOBODY_UUID = re.compile(r"[0f-]+", re.IGNORECASE)
+
+_DASHED_DIE = re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{8}){4}\b")
+"""Unmistakable wherever it stands."""
 
 
 class Found:
@@ -71,6 +80,8 @@ class Found:
         """Lower case; those that are no AMD SMI spelling of a number."""
         self.macs: dict[str, None] = {}
         """Lower case."""
+        self.dies: dict[str, None] = {}
+        """VDie ids: 40 digits in lower case."""
 
     def number(self, value: int) -> None:
         """Note a 64-bit identifier; 0, all ones and places are none."""
@@ -82,7 +93,9 @@ class Found:
         if sum(c.isalnum() for c in value) >= 4 and any(c.isdigit() and c != "0" for c in value):
             if _BARE_UUID.fullmatch(value):
                 value = dashed(value)
-            if SMI.fullmatch(value) or UUID.fullmatch(value) or MAC.fullmatch(value):
+            if DIE.fullmatch(value):
+                self.dies.setdefault(DASHES.sub("", value).lower())
+            elif SMI.fullmatch(value) or _PREFIXED.fullmatch(value) or MAC.fullmatch(value):
                 self.anywhere(value)
             else:
                 self.texts.setdefault(value)
@@ -103,6 +116,8 @@ class Found:
                     self.number(serial_of(smi))
                 elif not _NOBODY_UUID.fullmatch(match[0]):
                     self.uuids.setdefault(match[0].lower())
+            for match in _DASHED_DIE.finditer(text):
+                self.dies.setdefault(match[0].replace("-", "").lower())
         if text.count(":") >= 5 or text.count("-") >= 5:
             for match in MAC.finditer(text):
                 mac = match[0].lower().replace("-", ":")
@@ -185,6 +200,9 @@ PLACEHOLDER = 0x5C2B_0B5C_0000_0000
 """Placeholders of 64-bit identifiers count up from here: no board has such a serial."""
 
 
+PLACEHOLDER_DIE = f"{PLACEHOLDER >> 32:08x}" + "0" * 24
+"""How placeholders of VDie ids begin; hexadecimal as the originals, since plugins parse them."""
+
 PLACEHOLDER_UUID = "00000000-0000-4000-8000-"
 PLACEHOLDER_MAC = "02:00:00:00:"
 """How placeholders of UUIDs and MAC addresses begin."""
@@ -203,6 +221,7 @@ def unscrubbed(recorded: Capture) -> list[str]:
         *(f"identifier {value:016x}" for value in found.numbers if not is_placeholder_number(value)),
         *(f"serial number {text!r}" for text in found.texts if not is_placeholder_text(text)),
         *(f"UUID {uuid}" for uuid in found.uuids if not uuid.startswith(PLACEHOLDER_UUID)),
+        *(f"VDie ID {die}" for die in found.dies if not die.startswith(PLACEHOLDER_DIE)),
         *(f"MAC address {mac}" for mac in found.macs if not mac.startswith(PLACEHOLDER_MAC)),
     ]
 
@@ -238,13 +257,14 @@ def pattern(found: Found, hosts: Iterable[str] = ()) -> re.Pattern[str] | None:
 
     It is for text that went through `lowered`: matching without regard to case costs ten times as much.
     Sixteen hexadecimal digits are unmistakable wherever they stand; shorter things must be whole words.
-    Groups: ``hex``, ``number``, ``uuid``, ``mac``, ``text``, ``host``.
+    Groups: ``die``, ``hex``, ``number``, ``uuid``, ``mac``, ``text``, ``host``.
     """
     hexes = [f"{value:016x}" for value in found.numbers]
     shorter = [
         text for value in found.numbers for text in spellings(value) if len(text) != 16 or text.isdigit()
     ]
     groups = {
+        "die": ([text for die in found.dies for text in die_spellings(die)], ""),
         "uuid": ([text for uuid in found.uuids for text in (uuid, uuid.replace("-", ""))], ""),
         "mac": ([text for mac in found.macs for text in mac_spellings(mac)], "0-9a-f"),
         "text": ([text for text in found.texts if sum(map(str.isalnum, text)) >= SHORTEST], "0-9a-z"),
@@ -264,6 +284,12 @@ def pattern(found: Found, hosts: Iterable[str] = ()) -> re.Pattern[str] | None:
 def mac_spellings(mac: str) -> tuple[str, str, str]:
     """``ac:1f:…``, ``ac-1f-…`` and ``ac1f…`` of the first."""
     return mac, mac.replace(":", "-"), mac.replace(":", "")
+
+
+def die_spellings(die: str) -> tuple[str, str, str]:
+    """Five words with dashes, with spaces, and joined."""
+    words = [die[start : start + 8] for start in range(0, 40, 8)]
+    return "-".join(words), " ".join(words), die
 
 
 def lowered(text: str) -> str:

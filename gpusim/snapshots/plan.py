@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from gpusim.snapshots.directory import MAX_LINKS, code_name
 from gpusim.snapshots.pack import Entry, Kind
+from gpusim.snapshots.programs import TOOLS
 from gpusim.snapshots.shape import check_depth
 
 LEFT_OUT = {
@@ -59,7 +60,7 @@ _BRIDGE = frozenset(
 _ACCELERATORS = ("0x03", "0x12")
 """PCI base classes: display controllers, processing accelerators (Ascend, PPU)."""
 
-_DEVICES = re.compile(r"kfd|dri|accel|davinci\w*|devmm_svm|hisi_hdc|alixpu\w*")
+_DEVICES = re.compile(r"kfd|dri|accel|v?davinci\w*|devmm_svm|hisi_hdc|alixpu\w*")
 """Names in /dev; directories with what is in them."""
 
 _CGROUPS = re.compile(
@@ -76,10 +77,11 @@ _SINGLE = (
     "/proc/sys/kernel/version",
     "/etc/os-release",
     "/opt/rocm/.info/version",
+    "/etc/ascend_install.info",
     "/usr/local/Ascend/driver/version.info",
     "/usr/local/Ascend/firmware/version.info",
 )
-"""Versions and device majors."""
+"""Versions, device majors, and how a driver was installed."""
 
 _MODULES = ("amdgpu", "amdkcl", "amdttm", "drm", "drv_davinci_intf", "alixpu")
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
@@ -133,6 +135,9 @@ class Plan:
         self._cgroup("/sys/fs/cgroup")
         for path in _SINGLE:
             self.take(path)
+        for tool in TOOLS.values():
+            for path in tool.places:
+                self._program(path)
         self._dev()
 
     # ------------------------------------------------------------------ the node's parts
@@ -215,6 +220,12 @@ class Plan:
             check_depth(path)
             for name in self._names(path):
                 self._device(f"{path}/{name}")
+
+    def _program(self, path: str) -> None:
+        """A vendor's program: that it is there, not what is in it."""
+        place = self.take(path)
+        if place in self.files:
+            self.files.remove(place)
 
     def _links_to_recorded(self, directory: str, *, files: bool = False) -> None:
         """Those links of a directory whose target is recorded; with `files` what is no link, too."""

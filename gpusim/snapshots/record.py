@@ -2,17 +2,13 @@
 
 Nothing is written, no device node is opened, nothing below /dev is opened at all. What a file answers is
 recorded as it is, an errno too; a file that does not answer in time has ETIMEDOUT. Which files: `plan`.
-Programs (`npu-smi`, `ppu-smi`) are run only when they are asked for: they do open devices.
+Vendors' programs are run only when they are asked for, since they do open devices: `programs`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-import signal
 import stat as modes
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,23 +20,8 @@ from gpusim.snapshots.plan import Plan, Source
 PATIENCE = 2.0
 """Seconds a file may take."""
 
-TOOL_PATIENCE = 20.0
-"""Seconds a program may take."""
-
 Progress = Callable[[int, int], None]
 """Called with files read so far and files in all."""
-
-TOOLS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "npu-smi": (("info",), ("info", "-l"), ("info", "-m")),
-    "ppu-smi": (
-        ("--query-ppu=index,name,uuid,pci.bus_id,memory.total", "--format=csv,noheader,nounits"),
-        ("-q",),
-    ),
-}
-"""Programs that can be recorded, and what the plugins ask them (decisions 42 and 54)."""
-
-_CHIP = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s+(?:(\d+)\s+)?\S", re.MULTILINE)
-"""A row of `npu-smi info -m`: NPU, chip, logic id and, in newer versions, the physical id."""
 
 
 class _Seen(NamedTuple):
@@ -100,7 +81,7 @@ def record(
         children: how many read at once.
         patience: seconds after which a file is given up.
         progress: told of every file.
-        commands: what programs printed (`ask`).
+        commands: what programs printed (`programs.ask`).
         about: what the capture says of itself.
 
     Returns:
@@ -120,61 +101,3 @@ def record(
             if progress is not None:
                 progress(number, total)
     return capture(entries, {**(about or {}), "scrubbed": False}, commands)
-
-
-def ask(
-    tool: str, root: str = "/", run: Callable[[Sequence[str]], Command | None] | None = None
-) -> list[Command]:
-    """Run a vendor's program with the words that plugins use.
-
-    Args:
-        tool: a key of `TOOLS`.
-        root: where the node's files are; another root than ``/`` is entered by ``chroot``.
-        run: runs one command; None when there is no such program.
-
-    Returns:
-        What it printed, exit status included; nothing when it is not installed.
-    """
-    run = run or (lambda argv: _run(argv, root))
-    done: list[Command] = []
-    for words in TOOLS[tool]:
-        found = run((tool, *words))
-        if found is None:
-            return done
-        done.append(found)
-    if tool == "npu-smi":
-        rows = _CHIP.findall(done[-1].stdout.decode("utf-8", "replace"))
-        for npu, chip, _, physical in rows:
-            where = ("-i", npu, "-c", chip)
-            wanted: list[tuple[str, ...]] = [
-                ("info", "-t", "board", *where),
-                ("info", "-t", "info-vnpu", *where),
-            ]
-            if physical:
-                wanted.append(("info", "-t", "phyid-remap", "-p", physical))
-            done += [found for words in wanted if (found := run((tool, *words))) is not None]
-    return done
-
-
-def _run(argv: Sequence[str], root: str) -> Command | None:
-    words = list(argv) if root == "/" else ["chroot", root, *argv]
-    pipe = subprocess.PIPE
-    try:
-        process = subprocess.Popen(  # noqa: S603  words come from our own table, never from a shell
-            words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
-        )
-    except OSError:
-        return None
-    try:
-        stdout, stderr = process.communicate(timeout=TOOL_PATIENCE)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel: left behind
-            process.communicate(timeout=1)
-        if isinstance(error, subprocess.TimeoutExpired):
-            return None
-        raise
-    if root != "/" and process.returncode == 127:  # chroot found no such program
-        return None
-    return Command(tuple(argv), process.returncode, stdout, stderr)

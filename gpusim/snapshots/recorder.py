@@ -20,7 +20,8 @@ from pathlib import Path
 from gpusim.errors import GpusimError
 from gpusim.snapshots import directory, pack, scrub
 from gpusim.snapshots.pack import Capture, Command, Kind
-from gpusim.snapshots.record import TOOLS, DirectorySource, ask, record
+from gpusim.snapshots.programs import TOOLS, ask
+from gpusim.snapshots.record import DirectorySource, record
 from gpusim.stdout import forget, say
 
 PROG = "gpusim-record"
@@ -71,9 +72,11 @@ def run(args: argparse.Namespace) -> int:
     if not Path(root).is_dir():
         raise GpusimError(f"--root {args.root}: is no directory")
     progress = Progress()
-    commands: list[Command] = []
+    # What a rendered or unpacked tree has beside it is all that its programs will ever say.
+    noted = directory.commands_beside(root)
+    commands: list[Command] = [] if args.tools else list(noted)
     for tool in dict.fromkeys(args.tools):
-        answers = ask(tool, root)
+        answers = [one for one in noted if one.argv[0] == tool] or ask(tool, root)
         if not answers:
             sys.stderr.write(f"{PROG}: warning: {tool} cannot be run here; it is left out\n")
         commands += answers

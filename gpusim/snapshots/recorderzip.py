@@ -30,6 +30,7 @@ MODULES = (
             "identifiers",
             "pack",
             "plan",
+            "programs",
             "record",
             "recorder",
             "scrub",

@@ -79,9 +79,13 @@ def unhidden(recorded: Capture, hosts: Iterable[str] = ()) -> list[str]:
 
 
 def counts(recorded: Capture) -> dict[str, int]:
-    """How many distinct identifiers of each sort there are: ``numbers``, ``texts``, ``uuids``, ``macs``."""
+    """How many distinct identifiers of each sort there are: ``numbers``, ``texts``, ``uuids``, ``macs``.
+
+    VDie ids are NPUs' UUIDs and count as such.
+    """
     found, _ = _sorted_out(recorded)
-    return {name: len(getattr(found, name)) for name in ("numbers", "texts", "uuids", "macs")}
+    counted = {name: len(getattr(found, name)) for name in ("numbers", "texts", "uuids", "macs")}
+    return {**counted, "uuids": counted["uuids"] + len(found.dies)}
 
 
 def _sorted_out(recorded: Capture) -> tuple[Found, Found]:
@@ -99,6 +103,8 @@ def _sorted_out(recorded: Capture) -> tuple[Found, Found]:
         (placeholders if known else found).texts[text] = None
     for uuid in every.uuids:
         (placeholders if uuid.startswith(PLACEHOLDER_UUID) else found).uuids[uuid] = None
+    for die in every.dies:
+        (placeholders if die.startswith(identifiers.PLACEHOLDER_DIE) else found).dies[die] = None
     for mac in every.macs:
         (placeholders if mac.startswith(PLACEHOLDER_MAC) else found).macs[mac] = None
     return found, placeholders
@@ -127,6 +133,10 @@ class _Scrubber:
             made = f"{PLACEHOLDER_UUID}{after:012x}"
             self._words[uuid] = made
             self._words[uuid.replace("-", "")] = made.replace("-", "")
+        after = 0
+        for die in found.dies:
+            after = _next(after, _die, placeholders.dies)
+            self._words.update(zip(identifiers.die_spellings(die), identifiers.die_spellings(_die(after))))
         after = 0
         for mac in found.macs:
             after = _next(after, _mac, placeholders.macs)
@@ -236,6 +246,10 @@ class _Scrubber:
 
 def _mac(number: int) -> str:
     return f"{PLACEHOLDER_MAC}{number >> 8 & 255:02x}:{number & 255:02x}"
+
+
+def _die(number: int) -> str:
+    return f"{identifiers.PLACEHOLDER_DIE}{number:08x}"
 
 
 def _next(after: int, made: Callable[[int], _T], taken: Mapping[_T, None]) -> int:

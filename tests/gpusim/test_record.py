@@ -23,7 +23,8 @@ from gpusim.snapshots.children import Readers
 from gpusim.snapshots.host import CaptureHost, load
 from gpusim.snapshots.pack import Command, Entry, Kind
 from gpusim.snapshots.plan import LEFT_OUT
-from gpusim.snapshots.record import DirectorySource, ask, record
+from gpusim.snapshots.programs import ask
+from gpusim.snapshots.record import DirectorySource, record
 
 ROOT = Path(gpusim.__file__).parent
 GPU = "/sys/devices/pci0000:00/0000:00:01.1/0000:05:00.0"
@@ -363,13 +364,10 @@ def test_programs_are_asked_what_plugins_ask_and_only_when_they_are_there() -> N
         asked.append(" ".join(argv[1:]))
         return Command(tuple(argv), 0, table.encode() if argv[-1] == "-m" else b"text\n", b"")
 
-    assert len(ask("npu-smi", run=tool)) == len(asked) == 9
-    assert asked[3:6] == [
-        "info -t board -i 0 -c 0",
-        "info -t info-vnpu -i 0 -c 0",
-        "info -t phyid-remap -p 4",
-    ]
-    assert asked[6].endswith("-i 5 -c 0")
+    assert len(ask("npu-smi", run=tool)) == len(asked) == 10
+    chips = [f"info -t {form} -i {npu} -c 0" for npu in (0, 5) for form in ("board", "health", "info-vnpu")]
+    ids = [f"info -t phyid-remap -p {phy}" for phy in (4, 9)]
+    assert asked == ["info", "info -m", *chips, *ids]
     assert ask("ppu-smi", run=lambda _: None) == []
 
 
@@ -378,7 +376,7 @@ def test_a_real_program_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pyte
     script.write_text('#!/bin/sh\n[ "$1" = -q ] && sleep 60\necho "$1"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("gpusim.snapshots.record.TOOL_PATIENCE", 0.5)
+    monkeypatch.setattr("gpusim.snapshots.programs.PATIENCE", 0.5)
     answers = ask("ppu-smi")
     assert [answer.argv[0] for answer in answers] == ["ppu-smi"]
     assert answers[0].stdout.startswith(b"--query-ppu=")
