@@ -8,11 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devplugin.ascend import deviceconfig, runtimeinfo
+from devplugin.ascend.discovery import discover
+from devplugin.ascend.offer import offers
+from devplugin.ascend.registration import node_patch
+from devplugin.ascend.settings import Settings
 from devplugin.hami import Pod
+from devplugin.vendor import OfferedDevice
+from gpusim import fixture
 from gpusim.cluster.pods import Placed, container, encode, pod
-from gpusim.cluster.scheduler_ascend import ascend_vendors, shipped
+from gpusim.cluster.scheduler_ascend import MODE_KEY, ascend_vendors, shipped
+from gpusim.cluster.scheduler_devices import Registered, registered
+from gpusim.cluster.scheduler_filter import Rules, choose
 from gpusim.cluster.scheduler_vendors import Vendor
 from gpusim.cluster.scheduler_webhook import admit
+from gpusim.machine import Machine
 
 ROWS = {row.word: row for row in ascend_vendors()}
 CHIPS = {chip.word: chip for chip in deviceconfig.parse(yaml.safe_dump(shipped()).encode()).chips}
@@ -64,3 +73,47 @@ def test_every_size_that_is_admitted_is_a_template_the_plugin_knows_or_a_whole_c
     ]
     for entry in read:
         assert entry.memory_mib == (known[entry.template] if entry.template else chip.allocatable_mib)
+
+
+FIXTURES = [name for name in fixture.names() if name.startswith("ascend/")]
+
+
+def node_of(name: str, *, soft: bool) -> tuple[Vendor, tuple[Registered, ...], list[OfferedDevice]]:
+    """(the chip's row, what the scheduler reads of a fixture's node, what kubelet is offered)."""
+    settings = Settings(chips=tuple(CHIPS.values()), soft=soft)
+    inventory = discover(Machine(fixture.load(name)), settings, None)
+    assert inventory.chip is not None, inventory.trouble
+    row = ROWS[inventory.chip.word]
+    annotations = node_patch(inventory, settings, 0.0).annotations
+    (offer,) = offers(inventory, settings).values()
+    assert offer.resource == row.count
+    node = {"metadata": {"name": "n", "annotations": dict(annotations)}}
+    return row, registered(node, row), list(offer.devices)
+
+
+@pytest.mark.parametrize("soft", [True, False], ids=["soft", "template"])
+@pytest.mark.parametrize("name", FIXTURES)
+def test_every_registered_card_that_is_well_can_be_scheduled_once_and_whole(name: str, soft: bool) -> None:
+    row, devices, offered = node_of(name, soft=soft)
+    assert sum(device.count for device in devices) == len(offered)
+    assert all(device.soft is soft for device in devices)
+    well = [device for device in devices if device.healthy]
+    mode = {MODE_KEY: "hami-core"} if soft else None
+    body = pod("p", [container(f"c{i}", {row.count: 1}) for i in range(len(well))], annotations=mode)
+    choice = choose(body, (row,), {"n": {row.word: devices}}, {}, Rules())
+    given_ = [device for slot in choice.slots[row.word] for device in slot]
+    assert {device.id for device in given_} == {device.id for device in well}
+    assert all(device.memory_mib == CHIPS[row.word].allocatable_mib for device in given_)
+    more = pod("q", [container(f"c{i}", {row.count: 1}) for i in range(len(well) + 1)], annotations=mode)
+    assert choose(more, (row,), {"n": {row.word: devices}}, {}, Rules()).node == ""
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_a_node_takes_as_many_of_the_smallest_template_as_kubelet_is_offered(name: str) -> None:
+    row, devices, offered = node_of(name, soft=False)
+    smallest = CHIPS[row.word].templates[0]
+    healthy = sum(device.healthy for device in offered)
+    limits = {row.count: 1, row.memory: smallest.memory_mib}
+    for more, fits in ((0, True), (1, False)):
+        body = pod("p", [container(f"c{i}", limits) for i in range(healthy + more)])
+        assert bool(choose(body, (row,), {"n": {row.word: devices}}, {}, Rules()).node) == fits
