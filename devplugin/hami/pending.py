@@ -163,7 +163,7 @@ def _examine(
         return _Mismatch(pod, why, fatal=slot is not None)
     if slot is None:
         sizes = ", ".join(str(len(devices)) for devices in slots if devices)
-        return _Mismatch(pod, f"its slots have {sizes} device(s)")
+        return _Mismatch(pod, f"its slots have {sizes} device(s): device number not matched")
     return _Match(pod, slot, slots[slot])
 
 
