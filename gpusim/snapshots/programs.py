@@ -55,13 +55,12 @@ TOOLS: Mapping[str, Tool] = {
     "npu-smi": Tool(
         # A.5
         places=("/usr/local/Ascend/driver/tools/npu-smi", *(f"{place}/npu-smi" for place in _BIN)),
-        # Decision 42; the overview is where health, memory in use and utilisation stand.
+        # Decision 42; health, memory in use and utilisation stand in the overview.
         once=(("info",), ("info", "-m")),
         listing=("info", "-m"),
         row=r"^\s*(\d+)\s+(\d+)\s+\d+\s+(?:(\d+)\s+)?\S",
         of_chip=(
             ("info", "-t", "board", "-i", "{npu}", "-c", "{chip}"),
-            ("info", "-t", "health", "-i", "{npu}", "-c", "{chip}"),
             ("info", "-t", "info-vnpu", "-i", "{npu}", "-c", "{chip}"),
         ),
         of_phy=(("info", "-t", "phyid-remap", "-p", "{phy}"),),

@@ -364,8 +364,8 @@ def test_programs_are_asked_what_plugins_ask_and_only_when_they_are_there() -> N
         asked.append(" ".join(argv[1:]))
         return Command(tuple(argv), 0, table.encode() if argv[-1] == "-m" else b"text\n", b"")
 
-    assert len(ask("npu-smi", run=tool)) == len(asked) == 10
-    chips = [f"info -t {form} -i {npu} -c 0" for npu in (0, 5) for form in ("board", "health", "info-vnpu")]
+    assert len(ask("npu-smi", run=tool)) == len(asked) == 8
+    chips = [f"info -t {form} -i {npu} -c 0" for npu in (0, 5) for form in ("board", "info-vnpu")]
     ids = [f"info -t phyid-remap -p {phy}" for phy in (4, 9)]
     assert asked == ["info", "info -m", *chips, *ids]
     assert ask("ppu-smi", run=lambda _: None) == []

@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from devplugin.ascend.discovery import discover
+from devplugin.ascend.settings import ChipConfig, Settings
 from devplugin.launch import CAPTURE, _is_capture
 from gpusim import Machine, load
+from gpusim.ascend.chips import CHIPS
 from gpusim.cli import main as gpusim
 from gpusim.export.render import NOTES, render
 from gpusim.snapshots import directory, pack, scrub
@@ -60,10 +64,29 @@ def test_a_replayed_node_says_what_the_simulated_one_said(fixture: str, tmp_path
     forms = {" ".join(command.argv[1:]) for command in capture.commands}
     for npu in machine.npus:
         where = f"-i {npu.card} -c {npu.number}"
-        assert {f"info -t {form} {where}" for form in ("board", "health", "info-vnpu")} <= forms
+        assert {f"info -t {form} {where}" for form in ("board", "info-vnpu")} <= forms
         assert f"info -t phyid-remap -p {npu.phy}" in forms
     assert {"info", "info -m"} <= forms
     assert not any(form.startswith("set") for form in forms)
+
+
+@pytest.mark.parametrize("fixture", ASCEND)
+def test_the_plugin_finds_on_the_replayed_node_what_it_finds_on_the_simulated_one(
+    fixture: str, tmp_path: Path
+) -> None:
+    machine = Machine(load(fixture))
+    capture = recorded(machine, tmp_path)
+    chips = tuple(
+        ChipConfig(chip.label, "Ascend", "huawei.com/Ascend", chip.memory_mib, chip.memory_mib, 20, 7)
+        for chip in CHIPS.values()
+    )
+    there = discover(machine, Settings(chips=chips), None)
+    assert there.trouble == "" and len(there.npus) == len(list(machine.npus))
+    assert discover(CaptureHost(capture), Settings(chips=chips), None) == there
+    hidden = discover(CaptureHost(scrub.scrub(capture)), Settings(chips=chips), None)
+    assert hidden.trouble == ""
+    assert [replace(npu, uuid="") for npu in hidden.npus] == [replace(npu, uuid="") for npu in there.npus]
+    assert len({npu.uuid for npu in hidden.npus} | {npu.uuid for npu in there.npus}) == 2 * len(there.npus)
 
 
 @pytest.mark.parametrize("fixture", PPU)
@@ -90,6 +113,7 @@ def test_a_refusal_is_replayed_with_its_status(status: int, tmp_path: Path) -> N
     [
         "npu-smi",
         "npu-smi info -l",
+        "npu-smi info -t health -i 0 -c 0",
         "npu-smi info -t board -i 9 -c 0",
         "npu-smi set -t device-share -i 0 -c 0 -d 1",
         "npu-smi set -t create-vnpu -i 0 -c 0 -f vir05_1c_8g",
