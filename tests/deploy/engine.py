@@ -33,12 +33,12 @@ needs_helm = pytest.mark.skipif(
 )
 
 
-class Strict(yaml.SafeLoader):
+class Strict(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML whose mappings name every key once: Helm's own parser keeps the last one silently."""
 
 
 def _mapping(loader: Strict, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    keys = [loader.construct_object(key) for key, _ in node.value]  # type: ignore[no-untyped-call]
+    keys = [loader.construct_object(key) for key, _ in node.value]
     assert len(keys) == len(set(keys)), f"a key stands twice: {keys}"
     return loader.construct_mapping(node, deep=True)
 
@@ -85,9 +85,14 @@ def texts(name: str, over: Mapping[str, Any] | None = None) -> dict[str, str]:
 
 
 def objects(name: str, over: Mapping[str, Any] | None = None) -> Objects:
-    """Everything that would be installed."""
+    """Everything that would be installed; the caller's own copy."""
+    return copy.deepcopy(_objects(name, json.dumps(over or {})))
+
+
+@cache
+def _objects(name: str, over: str) -> Objects:
     found: Objects = {}
-    for path, text in texts(name, over).items():
+    for path, text in texts(name, json.loads(over)).items():
         if path == "NOTES.txt":
             continue
         for document in yaml.load_all(text, Strict):
@@ -172,13 +177,13 @@ def over(name: str, changed: Mapping[Where, Any]) -> dict[str, Any]:
         for part in place[:-1]:
             node = node.setdefault(str(part), {})
         last = str(place[-1])
-        if inside:
-            target = whole = node.get(last, copy.deepcopy(get(values(name), place)))
-            for step in inside[:-1]:
-                target = target[step]
-            target[inside[-1]] = value
-            value = whole
-        node[last] = value
+        if not inside:
+            node[last] = value
+            continue
+        target = node[last] = node.get(last, copy.deepcopy(get(values(name), place)))
+        for step in inside[:-1]:
+            target = target[step]
+        target[inside[-1]] = value
     return result
 
 

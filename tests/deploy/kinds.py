@@ -1,4 +1,4 @@
-"""Whether an object is one that a Kubernetes release takes: its own schemas, strict, and ours for what it has not.
+"""Whether a Kubernetes release takes an object: its own schemas, strict, and ours for custom resources.
 
 kubernetes-validate reads megabytes of definitions for every object; here they are read once a release.
 """

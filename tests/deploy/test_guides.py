@@ -29,7 +29,14 @@ PYTHON: dict[str, tuple[type, ...]] = {
     "list": (list,),
     "object": (dict,),
 }
-JSON = {"string": "string", "bool": "boolean", "int": "integer", "float": "number", "list": "array", "object": "object"}
+JSON = {
+    "string": "string",
+    "bool": "boolean",
+    "int": "integer",
+    "float": "number",
+    "list": "array",
+    "object": "object",
+}
 ROWS = [(name, row) for name in NAMES for row in GUIDES[name].values()]
 
 
@@ -61,7 +68,9 @@ def test_a_value_that_is_in_no_guide_is_marked_as_ours(name: str) -> None:
     flat = {spelled(path) for path, _ in leaves(values(name))}
     assert flat - set(GUIDES[name]) == OURS[name]
     for source in (CHARTS / name / "values.yaml", CHARTS / name / "README.md"):
-        assert source.read_text().count("(ours)") == len(OURS[name]) + 1, "each, and the sentence that says so"
+        assert source.read_text().count("(ours)") == len(OURS[name]) + 1, (
+            "each, and the sentence that says so"
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,12 +89,19 @@ def test_the_schema_has_no_key_that_values_have_not(name: str) -> None:
 
     from .engine import schema
 
-    free = ("resources", "updateStrategy", "securityContext")  # objects of Kubernetes, known wholly to the schema
+    free = (
+        "resources",
+        "updateStrategy",
+        "securityContext",
+    )  # objects of Kubernetes, known wholly to the schema
     root = schema(name)
     assert set(root["properties"]) - {"global"} == set(values(name))
     for key, told in root["properties"].items():
         if key in values(name) and key not in free and isinstance(values(name)[key], dict):
-            trimmed = {**told, "properties": {k: v for k, v in rule_properties(told).items() if k not in free}}
+            trimmed = {
+                **told,
+                "properties": {k: v for k, v in rule_properties(told).items() if k not in free},
+            }
             walk(trimmed, values(name)[key], key)
 
 
@@ -115,7 +131,9 @@ def test_the_amd_guides_own_rows_agree_with_the_chart() -> None:
         (PPU, "0.0.1", "1.0.2", ">=1.20.0-0"),
     ],
 )
-def test_charts_have_the_versions_of_the_vendors_releases(name: str, version: str, app: str, kubernetes: str) -> None:
+def test_charts_have_the_versions_of_the_vendors_releases(
+    name: str, version: str, app: str, kubernetes: str
+) -> None:
     found = metadata(name)
     assert (found["name"], found["version"], str(found["appVersion"])) == (name, version, app)
     assert found["kubeVersion"] == kubernetes

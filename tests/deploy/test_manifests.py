@@ -1,4 +1,4 @@
-"""Rendered objects are such that the oldest and the newest Kubernetes take them, in every shape a chart has."""
+"""The oldest and the newest Kubernetes take what is rendered, in every shape a chart has."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ KNOBS = [(name, path) for name in NAMES for path, _ in leaves(values(name))]
 
 
 def wrong(documents: list[dict[str, Any]]) -> list[str]:
-    return [line for release in releases() for document in documents for line in complaints(document, release)]
+    return [
+        line for release in releases() for document in documents for line in complaints(document, release)
+    ]
 
 
 @needs_helm
@@ -151,7 +153,9 @@ def test_every_name_an_object_refers_to_is_there(name: str) -> None:
         if kind == "Service":
             pods = [d["spec"]["template"] for (of, _), d in found.items() if of == "DaemonSet"]
             chosen = [
-                pod for pod in pods if document["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+                pod
+                for pod in pods
+                if document["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
             ]
             assert len(chosen) == 1
 

@@ -94,7 +94,8 @@ def test_large_numbers_keep_all_their_digits(name: str, key: str, given: object)
 
 
 @pytest.mark.parametrize(
-    ("name", "key"), [(AMD, "dp.resources"), (AMD, "dp.securityContext.privileged"), (PPU, "monitor.resources")]
+    ("name", "key"),
+    [(AMD, "dp.resources"), (AMD, "dp.securityContext.privileged"), (PPU, "monitor.resources")],
 )
 def test_large_numbers_inside_a_block_keep_their_digits_too(name: str, key: str) -> None:
     block = {"limits": {"memory": 8_000_000_000}}

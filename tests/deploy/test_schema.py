@@ -7,9 +7,24 @@ from typing import Any
 
 import pytest
 
-from .engine import AMD, ASCEND, NAMES, PPU, Where, get, leaves, needs_helm, over, refusal, rule, spelled, values, way
+from .engine import (
+    AMD,
+    ASCEND,
+    NAMES,
+    PPU,
+    Where,
+    get,
+    leaves,
+    needs_helm,
+    over,
+    refusal,
+    rule,
+    spelled,
+    values,
+    way,
+)
 
-WRONG: tuple[Any, ...] = ({"no": {"such": "thing"}}, "not \"this\"", -3, 2.5, [[]], True)
+WRONG: tuple[Any, ...] = ({"no": {"such": "thing"}}, 'not "this"', -3, 2.5, [[]], True)
 """For every rule one of them breaks it, unless it takes any text."""
 
 KNOBS = [(name, path) for name in NAMES for path, _ in leaves(values(name))]
@@ -55,6 +70,7 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_key(knob: tuple[str, Wher
         (AMD, "dp.hostHookPath", ""),
         (AMD, "dp.excludeGPUs", ["0000:06:00.0,card1"]),
         (AMD, "dp.excludeGPUs", "card1;card2"),
+        (AMD, "dp.excludeGPUs", ["06:00.0"]),
         (AMD, "dp.excludeGPUs", 1),
         (AMD, "dp.metricsBindAddress", "127.0.0.1:9395"),
         (AMD, "dp.image.tag", "latest amd"),
@@ -78,7 +94,9 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_key(knob: tuple[str, Wher
         (PPU, "plugin.resources.limits.cpu", "half"),
     ],
 )
-def test_a_value_the_program_or_the_cluster_would_refuse_is_refused_before(name: str, key: str, bad: Any) -> None:
+def test_a_value_the_program_or_the_cluster_would_refuse_is_refused_before(
+    name: str, key: str, bad: Any
+) -> None:
     assert named(refusal(name, over(name, {way(name, key): bad})), way(name, key))
 
 
