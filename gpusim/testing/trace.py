@@ -206,7 +206,7 @@ def _again(recorder: Recorder, number: int, entry: Mapping[str, Any]) -> Recorde
         raise BadTrace(number, "args is a list, named an object")
     if name == "fork":
         return recorder.fork()
-    if name != "advance" and name not in _CALLS:
+    if not isinstance(name, str) or (name != "advance" and name not in _CALLS):
         raise BadTrace(number, f"nothing is called {name!r}")
     try:
         taken = [_thaw(value, recorder) for value in args]

@@ -25,6 +25,8 @@ DEEP = b"[" * 5000 + b"]" * 5000
 LONG = b"9" * 4301
 """One digit more than int() takes."""
 
+HEAD = {"gpusim": "trace", "version": 1, "node": "name: n\nkernel: 6.14\n"}
+
 REFUSED = {
     "pods nested deeper than the stack": ("pods", b'{"items": [], "extra": %b}' % DEEP),
     "a pod whose unknown field is nested": (
@@ -54,6 +56,10 @@ REFUSED = {
     ),
     "a number that YAML itself cannot make": ("scheduler-config", b"vnpus: 0b_"),
     "a date in month 13": ("scheduler-config", b"vnpus: 2001-13-45"),
+    "a call in a trace that is called a list": (
+        "trace",
+        json.dumps(HEAD).encode() + b'\n{"do": ["read"]}\n',
+    ),
     "a command's status is infinite": (
         "pack-body",
         b'{"tree": {}, "commands": [[["a"], Infinity, "", ""]]}',
