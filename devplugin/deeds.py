@@ -114,9 +114,20 @@ def _make_dir(ground: Ground, deed: MakeDir) -> str:
     if known == deed.mode:
         return ""
     if known is None:
+        _make_parents(ground, deed.path)
         ground.mkdir(deed.path, deed.mode)
     ground.chmod(deed.path, deed.mode)  # mkdir(2) leaves out what the umask has
     return f"{deed.path}: directory, mode {deed.mode:04o}"
+
+
+def _make_parents(ground: Ground, path: str) -> None:
+    """Those that are missing, 0755 whatever the umask: who may use the last one must get there."""
+    made = ""
+    for name in path.strip("/").split("/")[:-1]:
+        made = f"{made}/{name}"
+        if not _there(ground, made):
+            ground.mkdir(made, 0o755)
+            ground.chmod(made, 0o755)
 
 
 def _move_aside(ground: Ground, deed: MoveAside) -> str:
@@ -132,15 +143,18 @@ def _move_aside(ground: Ground, deed: MoveAside) -> str:
 def _remove_dir(ground: Ground, deed: RemoveDir) -> str:
     if not _there(ground, deed.path):
         return ""
-    _empty(ground, deed.path)
-    ground.rmdir(deed.path)
+    if _mode(ground, deed.path, Kind.DIRECTORY) is None:
+        ground.unlink(deed.path)  # a link, or a file, in the place of one
+    else:
+        _empty(ground, deed.path)
+        ground.rmdir(deed.path)
     return f"{deed.path}: removed"
 
 
 def _empty(ground: Ground, directory: str) -> None:
     for name in ground.list(directory):
         path = f"{directory}/{name}"
-        if ground.stat(path, follow=False).kind is Kind.DIRECTORY:
+        if _mode(ground, path, Kind.DIRECTORY) is not None:
             _empty(ground, path)
             ground.rmdir(path)
         else:
