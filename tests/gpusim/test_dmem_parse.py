@@ -64,6 +64,14 @@ def test_anything_left_over_is_einval(text: str) -> None:
     assert caught.value.errno == errno.EINVAL
 
 
+@pytest.mark.parametrize(
+    ("text", "number", "rest"),
+    [("1KB", 1024, "B"), ("12a", 12, "a"), ("1KM", 1024, "M"), ("0xg", 0, "xg"), ("", 0, "")],
+)
+def test_what_is_left_over_begins_behind_one_suffix(text: str, number: int, rest: str) -> None:
+    assert memparse(text) == (number, rest)
+
+
 @given(st.integers(0, 2**80), st.sampled_from(" kKmMgGtTpPeE"), st.sampled_from(["{:d}", "0x{:x}", "0{:o}"]))
 def test_numbers_of_any_base_and_suffix_wrap_modulo_2_64(number: int, suffix: str, form: str) -> None:
     suffix = suffix.strip()

@@ -179,9 +179,13 @@ def _rate(noticed: int, total: int) -> str:
 def _outcomes(target: Target, chosen: list[Mutant], jobs: int) -> list[tuple[Mutant, str]]:
     """Every mutant with its outcome, in the order of the lines."""
     runner = Runner(ROOT, target.module, target.tests)
+    fails = f"bin/mutate: the tests of {target.file} fail without any change: {' '.join(target.tests)}"
     if runner.unchanged() != SURVIVED:
-        sys.exit(f"bin/mutate: the tests of {target.file} fail without any change: {' '.join(target.tests)}")
-    return sorted(runner.run(chosen, jobs), key=lambda pair: pair[0].number)
+        sys.exit(fails)
+    found = sorted(runner.run(chosen, jobs), key=lambda pair: pair[0].number)
+    if runner.unchanged() != SURVIVED:  # or somebody changed the checkout meanwhile
+        sys.exit(f"{fails}, by now")
+    return found
 
 
 def explained(page: str) -> list[str]:

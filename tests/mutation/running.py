@@ -119,6 +119,9 @@ class Runner:
         """Function → test → number of its changes that the test noticed."""
         self._usual: dict[str, float] = {}
         self._scratch = Path()
+        package = module.partition(".")[0]
+        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+            del sys.modules[name]  # loaded for the module before, which was of another package
 
     def unchanged(self) -> str:
         """The outcome without a change; it sets the time limit of the others and loads what they share."""
