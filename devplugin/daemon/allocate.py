@@ -199,7 +199,7 @@ class Allocator(Generic[Inv, S]):
             except KubeError as error:
                 late = _now() + self._pause_seconds(attempt) >= patience
                 if late or not isinstance(error, Unavailable):
-                    raise _unavailable(error) from error
+                    raise Unavailable(f"get pending pod: {error}") from error
             await self._pause(attempt)
             attempt += 1
 
