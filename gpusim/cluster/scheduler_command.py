@@ -10,27 +10,36 @@ import threading
 from contextlib import ExitStack
 
 from gpusim.cluster.scheduler import Scheduler
+from gpusim.cluster.scheduler_ascend import ascend_vendors
 from gpusim.cluster.scheduler_config import config_vendors, read_config
 from gpusim.cluster.scheduler_filter import Rules
 from gpusim.cluster.scheduler_fit import BINPACK, POLICIES, SPREAD
 from gpusim.cluster.scheduler_lock import EXPIRY, EXPIRY_VARIABLE, duration
 from gpusim.cluster.scheduler_metrics import served
+from gpusim.cluster.scheduler_ppu import ppu_vendors
 from gpusim.cluster.scheduler_vendors import VENDORS
 from gpusim.cluster.scheduler_webhook import SCHEDULER_NAME
 from gpusim.errors import GpusimError
 from gpusim.stdout import say
+
+_ROWS = {
+    **{word: (vendor,) for word, vendor in VENDORS.items()},
+    "ascend": ascend_vendors(),
+    "ppu": ppu_vendors(),
+}
+"""Word → rows, of Ascend and PPU those of the shipped configurations."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``gpusim scheduler``."""
     parser.add_argument("--apiserver", required=True, metavar="URL", help="http://HOST:PORT")
     parser.add_argument(
-        "--vendor", action="append", choices=sorted(VENDORS), help="whose devices (repeatable; default: amd)"
+        "--vendor", action="append", choices=sorted(_ROWS), help="whose devices (repeatable; default: amd)"
     )
     parser.add_argument(
         "--device-config",
         metavar="FILE",
-        help="device-config.yaml of the plugins: its Ascend chips (vnpus) and its PPUs (alibaba), too",
+        help="device-config.yaml of the plugins: its Ascend chips (vnpus) and PPUs (alibaba) beside --vendor",
     )
     parser.add_argument("--name", default=SCHEDULER_NAME, help="schedulerName of the pods it takes")
     parser.add_argument("--node-policy", choices=POLICIES, default=BINPACK, help="which node")
@@ -62,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: done.set())
     # the flag wins over the variable, and nonsense counts as not given (D.7)
     expiry = duration(args.node_lock_timeout) or duration(os.environ.get(EXPIRY_VARIABLE, "")) or EXPIRY
-    chosen = [VENDORS[word] for word in args.vendor or ("amd",)]
+    chosen = [vendor for word in args.vendor or ("amd",) for vendor in _ROWS[word]]
     try:
         if args.device_config:
             chosen += config_vendors(read_config(args.device_config))

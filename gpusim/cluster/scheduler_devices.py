@@ -46,7 +46,7 @@ class Registered:
     network: float | None = None
     """Ascend 910 boards: cards of one network are linked (custominfo's ``NetworkID``)."""
     soft: bool = False
-    """Its node makes soft slices (`Vendor.soft_key`)."""
+    """Its node made soft slices when the registration was read (`Vendor.soft_key`)."""
 
     def is_a(self, profile: str) -> bool:
         """Whether it is of a partition type that a request names; the empty one is any.

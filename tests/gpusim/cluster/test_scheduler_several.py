@@ -290,6 +290,20 @@ def test_the_command_takes_the_device_configuration(server, store, config):
 
 
 @pytest.mark.daemon
+def test_the_command_knows_the_shipped_configurations_by_name(server, store):
+    offer(store, B4.word, "ppu")
+    want(store, "p", NPU, CARD)
+    process = command(server, "--vendor", "ascend", "--vendor", "ppu")
+    try:
+        said = {process.stdout.readline() for _ in range(5)}
+        assert f"bound pod=p node={NODE}\n" in said
+        assert notes(store)[PPU.allocated] == ";ppu-0,PPU,500,20:;"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.daemon
 def test_a_configuration_that_cannot_be_used_is_one_line(server, config):
     config.write_text("alibaba: {gpuCorePolicy: often}\n")
     process = command(server, "--device-config", str(config))
