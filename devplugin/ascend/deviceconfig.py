@@ -15,12 +15,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from devplugin.ascend.configfile import MOST_SHARES, ConfigError, read
 from devplugin.ascend.settings import ChipConfig, Template
+from devplugin.configfile import INT32_MAX, MOST_SHARES, RESOURCE, ConfigError, read
 from devplugin.settings import shown
-
-INT32_MAX = (1 << 31) - 1
-"""Of `devmem` and `devcore` in the registration (D.2)."""
 
 _SOFT = frozenset({"hami-core", "hamicore"})
 _TEMPLATE = "template"
@@ -29,11 +26,6 @@ _ENPU = "enpu"
 _WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,41}[A-Za-z0-9])?")
 """An annotation's name has 63 characters, and the longest is ``<commonWord>-devices-to-allocate``."""
 _TEMPLATE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_RESOURCE = re.compile(
-    r"(?=[^/]{1,253}/)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*"
-    r"/[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-)
-
 _Natural = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 _Positive = Annotated[int, Meta(ge=1, le=INT32_MAX)]
 
@@ -133,7 +125,7 @@ def _chip(chip: _Chip, where: str) -> ChipConfig:
         raise ConfigError(f"{where}.chipName: empty")
     if _WORD.fullmatch(chip.common_word) is None:
         raise ConfigError(f"{where}.commonWord: {shown(chip.common_word)} is no part of an annotation's name")
-    if _RESOURCE.fullmatch(chip.resource_name) is None:
+    if RESOURCE.fullmatch(chip.resource_name) is None:
         raise ConfigError(f"{where}.resourceName: {shown(chip.resource_name)} is no name of a resource")
     return ChipConfig(
         chip=chip.chip_name,

@@ -11,10 +11,10 @@ import argparse
 from collections.abc import Mapping
 
 from devplugin.ascend import deviceconfig, nodeconfig
-from devplugin.ascend.configfile import ConfigError
 from devplugin.ascend.deviceconfig import DeviceConfig
 from devplugin.ascend.nodeconfig import NodeConfig
 from devplugin.ascend.settings import ASSETS, HOOK, Settings
+from devplugin.configfile import INT32_MAX, ConfigError
 from devplugin.explain import DEFAULT, Choice, environment
 from devplugin.host import words
 from devplugin.settings import SettingsError, add_flag, go_bool, go_int, shown
@@ -137,9 +137,9 @@ def choices(given: SettingsInput, settings: Settings) -> Mapping[str, Choice]:
 def _check_range(args: argparse.Namespace) -> None:
     """What can never be served, whatever the version."""
     interval = args.check_idle_vnpu_interval
-    if not 0 < interval <= deviceconfig.INT32_MAX:
+    if not 0 < interval <= INT32_MAX:
         raise SettingsError(f"-check_idle_vnpu_interval={interval}: must be above 0, in seconds")
-    if abs(args.report_time_offset) > deviceconfig.INT32_MAX:
+    if abs(args.report_time_offset) > INT32_MAX:
         raise SettingsError(f"-report_time_offset={args.report_time_offset}: more than 68 years")
     if not -1 <= args.hw_loglevel <= 3:
         raise SettingsError(f"-hw_loglevel={args.hw_loglevel}: must be -1 to 3")

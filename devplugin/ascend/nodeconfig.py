@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from devplugin.ascend.configfile import MOST_SHARES, read
+from devplugin.configfile import MOST_SHARES, read
 
 
 @dataclass(frozen=True, slots=True)

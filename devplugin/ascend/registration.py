@@ -7,21 +7,17 @@ and `health` of a card that is not well (A.4, D.2). No capacity is published (de
 
 from __future__ import annotations
 
-import datetime
 import json
 from typing import Any
 
 from devplugin.ascend.inventory import Inventory, Npu
 from devplugin.ascend.runtimeinfo import vocabulary
 from devplugin.ascend.settings import ChipConfig, Settings
-from devplugin.hami import Node
+from devplugin.hami import Node, reported
 from devplugin.vendor import NodePatch
 
 SOFT_KEY = "hami-vnpu-core"
 """Whether the node's containers are limited by the runtime library; always written (A.4)."""
-REPORTED = "Reported_"
-TIME = "%Y.%m.%d %H:%M:%S"
-"""Dots, where the scheduler itself writes dashes (D.3)."""
 
 _BOARD = 4
 """Cards of one board that are linked with each other: of 910, except 910C, which are linked all (A.4)."""
@@ -49,13 +45,8 @@ def node_patch(inventory: Inventory, settings: Settings, now: float) -> NodePatc
     text = json.dumps(registration(inventory, settings), separators=(",", ":"), ensure_ascii=False)
     told: dict[str, str | None] = {words.register: text, SOFT_KEY: "true" if settings.soft else "false"}
     if words.handshake is not None:
-        told[words.handshake] = handshake(now + settings.time_offset)
+        told[words.handshake] = reported(now + settings.time_offset)
     return NodePatch(annotations=told)
-
-
-def handshake(when: float) -> str:
-    """The value that tells the scheduler to read the registration."""
-    return REPORTED + datetime.datetime.fromtimestamp(when).strftime(TIME)
 
 
 def leftovers(node: Node) -> NodePatch:

@@ -7,6 +7,7 @@ decisions 16, 17, 19, 40). How they compose with a vendor into one Allocate is `
 from __future__ import annotations
 
 from devplugin.hami.codec import CodecError, decode, encode, erase, filled, slots_left
+from devplugin.hami.handshake import reported
 from devplugin.hami.lock import (
     Lock,
     LockError,
@@ -70,6 +71,7 @@ __all__ = [
     "parse_lock",
     "pod_patch",
     "readings",
+    "reported",
     "slots_left",
     "sweep",
     "waits",

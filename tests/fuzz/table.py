@@ -19,10 +19,10 @@ from devplugin.amd.pcidev import UnusableError
 from devplugin.amd.registered import RegistrationError, read_registration
 from devplugin.amd.topology import TopologyError
 from devplugin.ascend import smi as npusmi
-from devplugin.ascend.configfile import ConfigError
 from devplugin.ascend.ledgerfile import NoLedgerError
 from devplugin.ascend.runtimeinfo import RuntimeInfoError
 from devplugin.ascend.smi import SmiError
+from devplugin.configfile import ConfigError
 from devplugin.hami import CodecError, LockError, NoClaim
 from devplugin.hook import HookError
 from devplugin.imageref import ImageNameError, normalise
