@@ -72,8 +72,8 @@ def read(data: bytes, kind: type[T]) -> T:
     except (msgspec.ValidationError, RecursionError) as error:
         text = " ".join(str(error).split())
         placed = _PLACED.fullmatch(text)
-        if placed:
-            text = f"{placed[2].replace('`', '')}: {placed[1][:1].lower()}{placed[1][1:]}"
+        place, why = (placed[2].replace("`", ""), placed[1]) if placed else ("$", text)
+        text = f"{place}: {why[:1].lower()}{why[1:]}"
         raise ConfigError(text.encode("ascii", "backslashreplace").decode()) from error
 
 

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devplugin.configfile import MOST_SHARES, ConfigError
 from devplugin.ascend.deviceconfig import DeviceConfig, config_of, parse
+from devplugin.configfile import MOST_SHARES, ConfigError
 from gpusim.ascend.chips import CHIPS
 from gpusim.cluster.scheduler_ascend import shipped
 
@@ -201,7 +201,7 @@ def test_a_common_word_is_as_long_as_an_annotation_allows() -> None:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"", "$: Object missing required field `vnpus`"),
+        (b"", "$: object missing required field `vnpus`"),
         (b"vnpus: 3", "$.vnpus: expected `object | array`, got `int`"),
         (b"vnpus: {configs: 3}", "$.vnpus.configs: expected `array | null`, got `int`"),
         (b"vnpus: []\nvnpus: []", "no YAML: line 2: the key 'vnpus' stands twice"),
@@ -209,7 +209,7 @@ def test_a_common_word_is_as_long_as_an_annotation_allows() -> None:
         (b"a: 2020-13-45", "no YAML: month must be in 1..12"),
         (b"\x00", "no YAML: "),
         (b"\xff\xff\xff", "no YAML: "),
-        (b"&a [*a]", "$: Expected `object`, got `array`"),
+        (b"&a [*a]", "$: expected `object`, got `array`"),
         (b"vnpus: &a [*a]", "$.vnpus[0]: expected `object`, got `array`"),
         (b"[" * 100000, "no YAML: "),
         (b"vnpus: !!python/object:os.system x", "no YAML: "),

@@ -1,4 +1,4 @@
-"""Flags, environment and files become settings; A.1's words where there are none; decisions 34, 43, 44, 46."""
+"""Flags, environment and files become settings; A.1's words where there are none; decisions 34, 43, 44."""
 
 from __future__ import annotations
 
@@ -83,8 +83,10 @@ def test_without_a_node_name_only_a_dry_run_goes_on() -> None:
         ),
         (
             "-node_config_file /bad",
-            "failed to load node config from '/bad': $.nodes: expected `array | null`, got `int`; "
-            "no node is an exception",
+            (
+                "failed to load node config from '/bad': $.nodes: expected `array | null`, got `int`; "
+                "no node is an exception"
+            ),
         ),
     ],
 )

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devplugin.configfile import MOST_SHARES, ConfigError
 from devplugin.ascend.nodeconfig import NodeConfig, parse
+from devplugin.configfile import MOST_SHARES, ConfigError
 
 FILE = b"""
 nodes:
