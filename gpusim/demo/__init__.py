@@ -1,0 +1,1 @@
+"""A play for somebody who has never seen this project, one for each vendor."""
