@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gpusim.ascend.reading import Reading, read
 from gpusim.ascend.runtime import OK, OUT_OF_MEMORY, LedgerError, RefusedError, Reservation, virtual_info
-from gpusim.ascend.shm import MAX_DEVICES, MAX_PROCESSES, MAX_WORKERS, V140
+from gpusim.ascend.shm import MAX_DEVICES, MAX_PROCESSES, MAX_WORKERS, V140, Field
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +74,9 @@ class Ledger140:
         descriptor = os.open(path, os.O_RDWR)
         self._memory = mmap.mmap(descriptor, V140.size)
         os.close(descriptor)
+        # One number a store, as the original's atomics: what others read is wrong often enough, but not torn.
+        view = memoryview(self._memory)
+        self._views = {8: view.cast("Q"), 4: view.cast("I")}
         self._attach()
 
     # ---- what a process does
@@ -146,8 +149,8 @@ class Ledger140:
         for row in range(MAX_WORKERS):
             base = _REPORTS.base(row)
             if _REPORTS.fields["occupied"].read(self._memory, base) == (0,):
-                _REPORTS.fields["occupied"].write(self._memory, (1,), base)
-                _REPORTS.fields["pid"].write(self._memory, (self.pid,), base)
+                self._write(_REPORTS.fields["occupied"], (1,), base)
+                self._write(_REPORTS.fields["pid"], (self.pid,), base)
                 self._put("active_workers", V140.get(self._memory, "active_workers") + 1)
                 return
         self.stub = True
@@ -207,7 +210,7 @@ class Ledger140:
         for row in range(MAX_PROCESSES):
             if self._slot(row, "pid") == 0:
                 self._row = row
-                _PROCS.fields["used"].write(self._memory, (0,) * MAX_DEVICES, _PROCS.base(row))
+                self._write(_PROCS.fields["used"], (0,) * MAX_DEVICES, _PROCS.base(row))
                 self._put_slot(row, "pid", self.pid)
                 self._put_slot(row, "active", 1)
                 return
@@ -220,14 +223,19 @@ class Ledger140:
     def _registered(self) -> Iterator[int]:
         return (row for row in range(MAX_PROCESSES) if self._slot(row, "pid"))
 
+    def _write(self, field: Field, numbers: Iterable[int], base: int = 0) -> None:
+        first = (base + field.offset) // field.size
+        for place, number in enumerate(numbers, first):
+            self._views[field.size][place] = number
+
     def _put(self, name: str, value: int) -> None:
-        V140.fields[name].write(self._memory, (value % _WRAP,))
+        self._write(V140.fields[name], (value % _WRAP,))
 
     def _slot(self, row: int, name: str) -> int:
         return _PROCS.fields[name].read(self._memory, _PROCS.base(row))[0]
 
     def _put_slot(self, row: int, name: str, value: int) -> None:
-        _PROCS.fields[name].write(self._memory, (value,), _PROCS.base(row))
+        self._write(_PROCS.fields[name], (value,), _PROCS.base(row))
 
     def _used(self, row: int) -> tuple[int, ...]:
         return _PROCS.fields["used"].read(self._memory, _PROCS.base(row))
@@ -237,4 +245,4 @@ class Ledger140:
         row = self._row if row is None else row
         used = list(self._used(row))
         used[device] = (used[device] + size) % _WRAP
-        _PROCS.fields["used"].write(self._memory, used, _PROCS.base(row))
+        self._write(_PROCS.fields["used"], used, _PROCS.base(row))
