@@ -1,100 +1,38 @@
-"""The directory each soft container has on the host for its ledger: its name, its birth and its end.
+"""The directory each soft container has on the host for its ledger: where Ascend's are, and what is in them.
 
-``<hook>/containers/<pod UID>_<container>``, mounted at /hami-vnpu-shmem. One that is there already belonged
-to an earlier life of the container and may still be mapped: it is moved aside, never emptied, and removed
-once its pod is gone (A.7, decision 44). The monitor finds a container's ledger by the same functions.
+``<hook>/containers/<pod UID>_<container>``, mounted at /hami-vnpu-shmem (A.7, decision 44). How they are
+named, made and removed is what other vendors' containers have, too: `devplugin.containerdirs`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from devplugin import containerdirs
 from devplugin.ascend.settings import Settings
-from devplugin.deeds import STALE, Deed, MakeDir, MoveAside, RemoveDir
+from devplugin.containerdirs import GRACE, Owner, container, fresh, owner
+from devplugin.deeds import RemoveDir
 from devplugin.hami import Pod
 from devplugin.host import Host
 
+__all__ = ["GRACE", "LEDGER", "Owner", "container", "directory", "fresh", "leftovers", "names", "owner"]
+
 LEDGER = "vnpu_local_shmem"
 """The ledger's name in the directory: written by the runtime, read by us."""
-GRACE = 300.0
-"""Seconds a directory's pod must have been gone: a list may be older than a directory just made, and files
-tell no age through the seam."""
-
-_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,127}")
-_CONTAINER = re.compile(r"[0-9a-z](?:[0-9a-z-]{0,61}[0-9a-z])?")
-_NAME = re.compile(rf"({_UID.pattern})_({_CONTAINER.pattern})({re.escape(STALE)}[0-9]+)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose directory it is."""
-
-    uid: str
-    container: str
-    stale: bool = False
-    """Moved aside: of an earlier life of the container."""
-
-
-def container(pod: Pod, slot: int | None) -> str | None:
-    """The container of a slot: init containers come first (D.8); None when there is none of that index."""
-    names = (*pod.init_containers, *pod.containers)
-    return names[slot] if slot is not None and 0 <= slot < len(names) else None
 
 
 def directory(settings: Settings, uid: str, name: str) -> str:
-    """The host path of a container's directory.
-
-    Raises:
-        ValueError: a pod UID or container name that no such object can have; they make a path.
-    """
-    if not _UID.fullmatch(uid):
-        raise ValueError(f"pod UID {uid[:60]!a} cannot name a directory")
-    if not _CONTAINER.fullmatch(name):
-        raise ValueError(f"container name {name[:60]!a} cannot name a directory")
-    return f"{settings.containers}/{uid}_{name}"
-
-
-def fresh(path: str) -> tuple[Deed, ...]:
-    """What makes a new empty directory of that name, open to whatever user the container runs as."""
-    return (MoveAside(path), MakeDir(path, 0o777))
-
-
-def owner(name: str) -> Owner | None:
-    """Whose directory has this name, also when it was moved aside; None: it is none of ours."""
-    match = _NAME.fullmatch(name)
-    return Owner(match[1], match[2], match[3] is not None) if match else None
+    """The host path of a container's directory; raises ValueError."""
+    return containerdirs.directory(settings.containers, uid, name)
 
 
 def names(host: Host, settings: Settings) -> tuple[str, ...]:
     """The container directories there are, by name; none while there is no soft pod yet."""
-    try:
-        return tuple(name for name in host.list(settings.containers) if owner(name) is not None)
-    except OSError:
-        return ()
+    return containerdirs.names(host, settings.containers)
 
 
 def leftovers(
     host: Host, settings: Settings, pods: Sequence[Pod], gone: Mapping[str, float], now: float
 ) -> tuple[tuple[RemoveDir, ...], dict[str, float]]:
-    """Directories to remove, and since when those that still wait have been without a pod.
-
-    Args:
-        host: the node.
-        settings: where they are.
-        pods: of the node, just read; one that has ended uses its directory no more.
-        gone: what the turn before handed on.
-        now: seconds of a clock that only grows.
-    """
-    living = {pod.uid for pod in pods if not pod.terminal}
-    waiting: dict[str, float] = {}
-    removed = []
-    for name in names(host, settings):
-        whose = owner(name)
-        if whose is None or whose.uid in living:
-            continue
-        since = waiting[name] = gone.get(name, now)
-        if now - since >= GRACE:
-            removed.append(RemoveDir(f"{settings.containers}/{name}"))
-    return tuple(removed), waiting
+    """Directories to remove, and since when those that still wait have been without a pod."""
+    return containerdirs.leftovers(host, settings.containers, pods, gone, now)

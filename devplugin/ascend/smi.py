@@ -7,29 +7,25 @@ decision 42; the overview: dumps ascend-310p3-hami-softslice, ascend-910b4-1-npu
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
-from devplugin.host import Host, Kind, Runner, words
-from devplugin.settings import shown
+from devplugin.vendortool import Tool, ToolError
 
+NAME = "npu-smi"
 PLACES = (
     "/usr/local/Ascend/driver/tools/npu-smi",
     "/usr/local/sbin/npu-smi",
     "/usr/local/bin/npu-smi",
 )
 """Looked into in this order, then the directories of PATH (A.5)."""
-NAME = "npu-smi"
+TOOL = Tool(NAME, PLACES)
+find, ask = TOOL.find, TOOL.ask
+SmiError = ToolError
 
 IDLE = "0" * 12
 """Container of a vNPU that none uses (decision 42)."""
-
-_TIMEOUT = 30.0
-_QUOTED = 160
-"""Characters of what it said in an error."""
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
@@ -37,10 +33,6 @@ _WORD = re.compile(r"[0-9A-Fa-f]{1,8}")
 _CHIP_NAME = re.compile(r"[!-~]+(?: [!-~]+)*")
 _HEALTH = re.compile(r"[!-~]+(?: [!-~]+)*")
 _CONTAINER = re.compile(r"[0-9A-Za-z]{1,64}")
-
-
-class SmiError(Exception):
-    """npu-smi cannot be run, or its answer cannot be read. One line: the command and what it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,42 +75,6 @@ class Vnpu:
     def idle(self) -> bool:
         """Whether no container uses it."""
         return self.container == IDLE and self.status == 0
-
-
-def find(host: Host) -> str:
-    """The tool's path where it is in one of its places, else its name, for whoever runs it to look in PATH.
-
-    A directory, and a file that nobody may execute, are passed over (A.5).
-    """
-    for path in PLACES:
-        try:
-            there = host.stat(path)
-        except OSError:
-            continue
-        if there.kind.name != Kind.DIRECTORY.name and there.mode & 0o111:
-            return path
-    return NAME
-
-
-def ask(host: Host, tool: str, *arguments: str) -> str:
-    """What the tool prints when it is asked, both streams.
-
-    Raises:
-        SmiError: it cannot be run, or did not end in time.
-    """
-    try:
-        # The seam's other half: every host of the launcher has it.
-        done = cast("Runner", host).run((tool, *arguments), timeout=_TIMEOUT)
-    except OSError as error:  # TimeoutError too
-        if error.errno == errno.ENOENT and tool == NAME:
-            raise SmiError(f"npu-smi not found in [{' '.join(PLACES)}] or PATH") from error
-        raise SmiError(f"{command(*arguments)}: {words(error)}") from error
-    return (done.stdout + b"\n" + done.stderr).decode("utf-8", "replace")
-
-
-def command(*arguments: str) -> str:
-    """The words of a question, as errors name it."""
-    return " ".join((NAME, *arguments))
 
 
 def chips(text: str) -> tuple[Row, ...]:
@@ -256,5 +212,4 @@ def _cells(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _unread(arguments: str, text: str) -> SmiError:
-    said = " ".join(text.split())
-    return SmiError(f"npu-smi {arguments}: cannot be read: {shown(said, _QUOTED)}")
+    return TOOL.unread(arguments, text)
