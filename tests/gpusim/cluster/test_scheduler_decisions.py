@@ -263,7 +263,19 @@ def test_numbers_of_custominfo_may_be_floats():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "[1]", "nonsense", '[{"devmem": "1"}]', '[{"count": 4294967296}]']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[1]",
+        "nonsense",
+        '[{"devmem": "1"}]',
+        '[{"count": 4294967296}]',
+        '[{"custominfo": {"cuPerWGP": Infinity}}]',
+        '[{"custominfo": {"NetworkID": 1' + 400 * "0" + "}}]",
+    ],
+    ids=lambda text: text[:40],
 )
 def test_what_is_no_list_of_devices_is_refused(text):
     with pytest.raises(RegistrationError):

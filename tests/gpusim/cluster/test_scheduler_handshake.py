@@ -62,6 +62,25 @@ def test_a_request_is_waited_for_a_minute(age, counted, zone):
     assert verdict == (WAITING if age < PATIENCE or counted else DEAD)
 
 
+@given(
+    st.one_of(
+        st.text(max_size=30),
+        st.builds("Requesting_{}".format, st.text("0123456789-: _", max_size=20)),
+        st.builds(
+            "Requesting_{:04}-{:02}-{:02} {:02}:{:02}:{:02}".format,
+            st.integers(1, 9999),
+            *[st.integers(0, 60)] * 5,
+        ),
+    ),
+    st.booleans(),
+    st.sampled_from([UTC, EAST, None]),
+)
+def test_any_annotation_is_judged(value, counted, zone):
+    verdict = judge(value, NOW, counted=counted, zone=zone)
+    assert verdict in (FINE, WAITING, DEAD)
+    assert (verdict == FINE) == ("Requesting" not in value)
+
+
 # -- rounds over nodes --------------------------------------------------------------------------------------
 
 
