@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import signal
 import sys
 import threading
@@ -120,7 +121,7 @@ def _resident() -> int:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except OSError:
         return 0
-    return pages * 4096
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextlib.contextmanager
