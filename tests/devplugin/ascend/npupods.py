@@ -32,6 +32,16 @@ B4_1 = ChipConfig(
     7,
     (Template("vir05_1c_16g", 16384, 5, 1), Template("vir10_3c_32g", 32768, 10, 3)),
 )
+B4 = ChipConfig(
+    "910B4",
+    "Ascend910B4",
+    "huawei.com/Ascend910B4",
+    32768,
+    32768,
+    20,
+    7,
+    (Template("vir05_1c_8g", 8192, 5, 1), Template("vir10_3c_16g", 16384, 10, 3)),
+)
 P3 = ChipConfig(
     "310P3",
     "Ascend310P",
@@ -44,8 +54,8 @@ P3 = ChipConfig(
 )
 C910 = ChipConfig("Ascend910", "Ascend910C", "huawei.com/Ascend910C", 65536, 65536, 20, 7)
 
-HARD = Settings(node_name=NODE, chips=(B4_1, P3))
-SOFT = Settings(node_name=NODE, chips=(B4_1, P3), soft=True)
+HARD = Settings(node_name=NODE, chips=(B4_1, P3, B4, C910))
+SOFT = Settings(node_name=NODE, chips=(B4_1, P3, B4, C910), soft=True)
 SOFT_POD = {"huawei.com/vnpu-mode": "hami-core"}
 
 
