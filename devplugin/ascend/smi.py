@@ -32,6 +32,8 @@ _BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 _WORD = re.compile(r"[0-9A-Fa-f]{1,8}")
 _CHIP_NAME = re.compile(r"[!-~]+(?: [!-~]+)*")
 _HEALTH = re.compile(r"[!-~]+(?: [!-~]+)*")
+_PAIR = r"([0-9]{1,9}) */ *[0-9]{1,9}"
+_LOAD = re.compile(rf"([0-9]{{1,3}}) +(?:[0-9]{{1,9}} */ *[0-9]{{1,9}} +)?{_PAIR}")
 _CONTAINER = re.compile(r"[0-9A-Za-z]{1,64}")
 
 
@@ -58,6 +60,15 @@ class BoardInfo:
     """The words of the VDie ID, joined by ``-``."""
     type: str
     """Empty: not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a chip does and holds now, of ``info``."""
+
+    busy: int
+    """AICore utilisation in percent."""
+    used_mib: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +186,27 @@ def health(text: str) -> Mapping[tuple[int, int], str]:
         before = cells
     if not found:
         raise _unread("info", text)
+    return found
+
+
+def loads(text: str) -> Mapping[tuple[int, int], Load]:
+    """(NPU ID, Chip ID) → what the chip does, of ``info``; without chips whose numbers are none (``NA``).
+
+    HBM stands in the last column where there is one; 310P3 has its memory in the only one.
+
+    Raises:
+        SmiError: it shows no chip.
+    """
+    shown = health(text)
+    found: dict[tuple[int, int], Load] = {}
+    before: tuple[str, ...] = ()
+    for cells in _cells(text):
+        if len(cells) == 3 and len(before) == 3 and _BUS.fullmatch(cells[1]):
+            key = int(before[0].split()[0]), int(cells[0].split()[0])
+            numbers = _LOAD.fullmatch(cells[2])
+            if numbers and key in shown:
+                found[key] = Load(int(numbers[1]), int(numbers[2]))
+        before = cells
     return found
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from devplugin.ascend import allocation, events, flags, hostprep, ready, sweep
+from devplugin.ascend import allocation, events, flags, hostprep, metrics, ready, sweep
 from devplugin.ascend.discovery import discover
 from devplugin.ascend.events import Seen
 from devplugin.ascend.inventory import Inventory
@@ -103,9 +103,14 @@ class Ascend:
         return sweep.sweep(host, inventory, settings, turn)
 
     def exports(self, settings: Settings) -> Exports[Inventory] | None:
-        """Nothing."""
-        del settings
-        return None
+        """NPUs and soft containers' memory, in soft mode: the library of no other mode keeps a ledger."""
+        if not settings.soft or not settings.monitor_address:
+            return None
+        return Exports(
+            settings.monitor_address,
+            metrics.SERIES,
+            lambda host, inventory, pods: metrics.samples(host, inventory, settings, pods),
+        )
 
     def health_source(self, settings: Settings) -> HealthSource | None:
         """No service beside us knows more than npu-smi."""

@@ -20,6 +20,7 @@ from devplugin.daemon.allocate import Allocator
 from devplugin.daemon.announce import Announcer
 from devplugin.daemon.caps import Capper
 from devplugin.daemon.ending import Fatal
+from devplugin.daemon.exports import Exporter
 from devplugin.daemon.hands import Hands
 from devplugin.daemon.images import Images
 from devplugin.daemon.observe import Observer
@@ -235,6 +236,16 @@ class Life(Generic[Inv, S]):
             self._spawn(keep_swept(allocator, lambda: self._tidy(directory, observer))),
             self._spawn(sweeper.run()),
         ]
+        if exports := vendor.exports(settings):
+            exporter: Exporter[Inv] = Exporter(
+                exports,
+                api=api,
+                node=start.node,
+                host=start.host,
+                worker=self._worker,
+                current=lambda: observer.current,
+            )
+            loops.append(self._spawn(exporter.run()))
         await asyncio.gather(*loops)
 
     async def _first_look(self, observer: Observer[Inv, S]) -> None:
