@@ -5,8 +5,10 @@ Where a second reader or a writer exists they must agree: AssertionError is nobo
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
+import shutil
 import socket
 import tempfile
 import zlib
@@ -205,7 +207,10 @@ def frame_of(data: bytes) -> None:
 
 @cache
 def _directory() -> Path:
-    return Path(tempfile.mkdtemp(prefix="gpusim-fuzz-"))
+    """One for each process, whose every input goes to the same file."""
+    path = tempfile.mkdtemp(prefix="gpusim-fuzz-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return Path(path)
 
 
 def checkpoint(data: bytes) -> None:
