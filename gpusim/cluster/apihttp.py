@@ -16,7 +16,7 @@ import msgspec
 from gpusim.cluster import apirouter, apiwatch
 from gpusim.cluster.apifaults import Call, Fault, Faults, RequestLog
 from gpusim.cluster.apireview import review
-from gpusim.cluster.apirouter import Request, Response
+from gpusim.cluster.apirouter import Request, Response, number
 from gpusim.cluster.apistatus import ApiError
 from gpusim.cluster.apistore import Store
 
@@ -85,9 +85,7 @@ class Connections:
     ) -> bool:
         """Answer one request; False ends the connection."""
         response = (
-            self._admin(request)
-            or review(request, self._faults, decode_json)
-            or apirouter.discovery(request)
+            self._admin(request) or review(request, self._faults, decode_json) or apirouter.discovery(request)
         )
         if response is not None:
             return await _send(writer, response)
@@ -173,7 +171,7 @@ async def _read(reader: asyncio.StreamReader) -> Request | None:
     if "transfer-encoding" in headers:
         raise _UnreadableError(411, "BadRequest", "length required: bodies are not taken in chunks")
     length = headers.get("content-length", "0")
-    if not length.isdecimal():
+    if not number(length):
         raise _UnreadableError(400, "BadRequest", f"content-length {length!r}")
     if int(length) > BODY_LIMIT:
         raise _UnreadableError(

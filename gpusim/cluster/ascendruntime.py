@@ -204,7 +204,7 @@ class AscendRuntime:
         """Physical ids of a comma-joined list, ascending (G row 8: ``5,4`` is what upstream may write)."""
         words = [word.strip() for word in text.split(",")] if text.strip() else []
         for word in words:
-            if not (word.isascii() and word.isdecimal()):
+            if not (word.isascii() and word.isdecimal() and len(word) < 10):
                 raise AscendRuntimeError(f"{VISIBLE}={text!r}: a list of physical ids is wanted")
         phys = tuple(sorted({int(word) for word in words}))
         if unknown := set(phys) - {chip["phy"] for chip in self._chips()}:

@@ -571,3 +571,18 @@ def test_a_command_that_cannot_start_says_why_in_one_line(stack, server, tmp_pat
         f"gpusim kubelet: --dir {tmp_path}/file: {tmp_path}/file: File exists; "
         "name a directory that is there or can be made, and written\n"
     )
+
+
+def test_a_number_longer_than_any_is_refused_as_no_number(server: ApiServer) -> None:
+    huge = "9" * 5000
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as raw:
+        raw.sendall(f"GET /api/v1/nodes HTTP/1.1\r\nContent-Length: {huge}\r\n\r\n".encode())
+        assert raw.recv(4096).startswith(b"HTTP/1.1 400 ")
+    for query in (
+        f"watch=1&resourceVersion={huge}",
+        f"watch=1&timeoutSeconds={huge}",
+        "watch=1&resourceVersion=1e3",
+    ):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as raw:
+            raw.sendall(f"GET /api/v1/nodes?{query} HTTP/1.1\r\nConnection: close\r\n\r\n".encode())
+            assert raw.recv(4096).startswith(b"HTTP/1.1 400 ")
