@@ -202,6 +202,15 @@ def test_the_service_leads_to_the_monitor_on_9394(service: dict[str, Any], port:
     assert found["ports"] == [{"name": "metrics", "targetPort": 9394, **port}]
 
 
+def test_each_daemon_has_the_account_of_its_own_name() -> None:
+    for (kind, name), document in objects(PPU).items():
+        if kind == "DaemonSet":
+            assert document["spec"]["template"]["spec"]["serviceAccountName"] == name
+        if kind == "ClusterRoleBinding":
+            assert [subject["name"] for subject in document["subjects"]] == [name]
+            assert document["roleRef"]["name"] == name
+
+
 def test_either_daemon_can_be_left_out_with_all_that_is_its_own() -> None:
     whole = set(objects(PPU))
     plugin_only = set(objects(PPU, {"monitor": {"enabled": False}}))

@@ -4,32 +4,6 @@
 {{- if eq $number (floor $number) -}}{{ int64 $number }}{{- else -}}{{ $number }}{{- end -}}
 {{- end -}}
 
-{{/* Whole numbers of a dict or list made int64, in place: Helm hands them over as floats. */}}
-{{- define "amd-gpu.whole" -}}
-{{- range $key, $value := . -}}
-{{- if kindIs "float64" $value -}}
-{{- if eq $value (floor $value) -}}{{- $_ := set $ $key (int64 $value) -}}{{- end -}}
-{{- else if kindIs "map" $value -}}
-{{- include "amd-gpu.whole" $value -}}
-{{- else if kindIs "slice" $value -}}
-{{- $list := list -}}
-{{- range $value -}}
-{{- $box := dict "it" . -}}
-{{- include "amd-gpu.whole" $box -}}
-{{- $list = append $list $box.it -}}
-{{- end -}}
-{{- $_ := set $ $key $list -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-
-{{/* Any value as YAML. */}}
-{{- define "amd-gpu.yaml" -}}
-{{- $box := dict "it" (deepCopy .) -}}
-{{- include "amd-gpu.whole" $box -}}
-{{- toYaml $box.it -}}
-{{- end -}}
-
 {{- define "amd-gpu.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
@@ -63,15 +37,15 @@ serviceAccountName: {{ . }}
 {{- end }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
-  {{- include "amd-gpu.yaml" . | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 priorityClassName: system-node-critical
 {{- with .Values.tolerations }}
 tolerations:
-  {{- include "amd-gpu.yaml" . | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- if .Values.node_selector_enabled }}
 nodeSelector:
-  {{- include "amd-gpu.yaml" .Values.node_selector | nindent 2 }}
+  {{- toYaml .Values.node_selector | nindent 2 }}
 {{- end }}
 {{- end -}}

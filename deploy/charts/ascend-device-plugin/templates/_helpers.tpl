@@ -1,35 +1,3 @@
-{{/* A number, or the same as text, the way a flag takes it: 1.0 as 1, 2000000 not as 2e+06. */}}
-{{- define "ascend.number" -}}
-{{- $number := float64 . -}}
-{{- if eq $number (floor $number) -}}{{ int64 $number }}{{- else -}}{{ $number }}{{- end -}}
-{{- end -}}
-
-{{/* Whole numbers of a dict or list made int64, in place: Helm hands them over as floats. */}}
-{{- define "ascend.whole" -}}
-{{- range $key, $value := . -}}
-{{- if kindIs "float64" $value -}}
-{{- if eq $value (floor $value) -}}{{- $_ := set $ $key (int64 $value) -}}{{- end -}}
-{{- else if kindIs "map" $value -}}
-{{- include "ascend.whole" $value -}}
-{{- else if kindIs "slice" $value -}}
-{{- $list := list -}}
-{{- range $value -}}
-{{- $box := dict "it" . -}}
-{{- include "ascend.whole" $box -}}
-{{- $list = append $list $box.it -}}
-{{- end -}}
-{{- $_ := set $ $key $list -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-
-{{/* Any value as YAML. */}}
-{{- define "ascend.yaml" -}}
-{{- $box := dict "it" (deepCopy .) -}}
-{{- include "ascend.whole" $box -}}
-{{- toYaml $box.it -}}
-{{- end -}}
-
 {{- define "ascend.name" -}}
 {{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
 {{- end -}}

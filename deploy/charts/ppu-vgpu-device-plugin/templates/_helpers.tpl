@@ -4,32 +4,6 @@
 {{- if eq $number (floor $number) -}}{{ int64 $number }}{{- else -}}{{ $number }}{{- end -}}
 {{- end -}}
 
-{{/* Whole numbers of a dict or list made int64, in place: Helm hands them over as floats. */}}
-{{- define "ppu.whole" -}}
-{{- range $key, $value := . -}}
-{{- if kindIs "float64" $value -}}
-{{- if eq $value (floor $value) -}}{{- $_ := set $ $key (int64 $value) -}}{{- end -}}
-{{- else if kindIs "map" $value -}}
-{{- include "ppu.whole" $value -}}
-{{- else if kindIs "slice" $value -}}
-{{- $list := list -}}
-{{- range $value -}}
-{{- $box := dict "it" . -}}
-{{- include "ppu.whole" $box -}}
-{{- $list = append $list $box.it -}}
-{{- end -}}
-{{- $_ := set $ $key $list -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-
-{{/* Any value as YAML. */}}
-{{- define "ppu.yaml" -}}
-{{- $box := dict "it" (deepCopy .) -}}
-{{- include "ppu.whole" $box -}}
-{{- toYaml $box.it -}}
-{{- end -}}
-
 {{- define "ppu.name" -}}
 {{- .Values.nameOverride | default .Chart.Name | trunc 55 | trimSuffix "-" -}}
 {{- end -}}
@@ -66,7 +40,7 @@ labels:
   {{- include "ppu.labels" . | nindent 2 }}
 {{- with (index . 0).Values.commonAnnotations }}
 annotations:
-  {{- include "ppu.yaml" . | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
@@ -88,18 +62,18 @@ hostNetwork: true
 dnsPolicy: ClusterFirstWithHostNet
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
-  {{- include "ppu.yaml" . | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- with .Values.tolerations }}
 tolerations:
-  {{- include "ppu.yaml" . | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector:
-  {{- include "ppu.yaml" . | nindent 2 }}
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
