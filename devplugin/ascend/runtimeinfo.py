@@ -103,7 +103,7 @@ def _own_run(found: Sequence[Entry], pod: Pod, claim: Claim, word: str) -> Seque
         return None
     flat = [device.id for device in chain.from_iterable(slots)]
     slot = claim.slot
-    if slot is None or slot >= len(slots) or flat != [entry.uuid for entry in found]:
+    if slot is None or not 0 <= slot < len(slots) or flat != [entry.uuid for entry in found]:
         return None
     if [device.id for device in slots[slot]] != [device.id for device in claim.devices]:
         return None
