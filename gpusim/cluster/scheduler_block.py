@@ -6,7 +6,6 @@ nobody asks for are passed over, because the file holds the blocks of all vendor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,13 +41,6 @@ class Block:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self._error(key, f"a whole number of at least {least}", value)
         return value
-
-    def factor(self, key: str, default: float) -> float:
-        """A positive number."""
-        value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise self._error(key, "a positive number", value)
-        return float(value)
 
     def flag(self, key: str) -> bool:
         """True or false; false when it is not there."""

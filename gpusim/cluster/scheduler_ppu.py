@@ -6,7 +6,7 @@ where memory or cores are asked for, memory may be a percentage, what is not ask
 Ours, because nothing is public: the user's annotation keys, and the policy's environment variable, which
 is NVIDIA's.
 
-The chart's split count and scalings are the plugin's: it registers what they make of a card.
+The split count and the scalings are the plugin's to judge: it registers what they make of a card.
 ``overwriteEnv`` is checked and has no effect: no variable is known that hides PPUs from a container.
 """
 
@@ -91,9 +91,6 @@ def vendor_of(defaults: Defaults) -> Vendor:
 
 
 def _defaults(block: Block) -> Defaults:
-    for scaling in ("deviceMemoryScaling", "deviceCoreScaling"):
-        block.factor(scaling, 1.0)
-    block.number("deviceSplitCount", 2, least=1)
     block.flag("overwriteEnv")
     policy = block.text("gpuCorePolicy", "default") or "default"
     if policy not in POLICIES:

@@ -79,14 +79,6 @@ def test_a_configuration_may_rename_resources_or_have_no_ppus():
             {"defaultMemory": "0"},
             "alibaba.defaultMemory: expected a whole number of at least 0, got '0'",
         ),
-        (
-            {"deviceSplitCount": '"2"'},
-            "alibaba.deviceSplitCount: expected a whole number of at least 1, got '\"2\"'",
-        ),
-        (
-            {"deviceMemoryScaling": float("nan")},
-            "alibaba.deviceMemoryScaling: expected a positive number, got nan",
-        ),
         ({"overwriteEnv": 1}, "alibaba.overwriteEnv: expected true or false, got 1"),
     ],
     ids=str,
