@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpusim.ascend.ledger import Ledger
 from gpusim.ascend.ledger140 import create
 from gpusim.ascend.ledgerview import mem_info, read_file
 from gpusim.ascend.liveness import alive, start_of
 from gpusim.ascend.mapping import NotReadyError
+from gpusim.ascend.reading import Slot, read, with_slots, write
 from gpusim.ascend.runtime import (
     OK,
     OUT_OF_MEMORY,
@@ -115,9 +120,50 @@ def test_a_program_sees_the_quota_less_what_is_used_and_128_mib(
 
 
 def test_what_is_used_beyond_the_quota_is_no_negative_room(path: str) -> None:
-    from gpusim.ascend.runtime import virtual_info
+    """F.6's last row. No ledger of ours comes to say that; somebody else's may."""
+    ours = ledger(path, limits=(QUOTA,))
+    said = with_slots(read(ours._map.bytes()), [Slot(0, 9, 1, (9000 * MIB,), (0,))])
+    ours.close()
+    Path(path).write_bytes(write(said))
+    assert mem_info(path, 0) == (0, QUOTA)
+    newcomer = Ledger(path, pid=2, alive=lambda *_: True)
+    assert Runtime(newcomer, Memory()).mem_get_info() == (0, QUOTA)
+    with pytest.raises(RefusedError):
+        newcomer.reserve(1)
 
-    assert virtual_info(8192 * MIB, 9000 * MIB) == (0, 8192 * MIB)
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 40), st.booleans()), max_size=12),
+    st.integers(0, 1),
+    st.integers(0, 200),
+)
+def test_what_is_reserved_and_given_back_was_never_there(
+    held: list[tuple[int, int, bool]], device: int, size: int
+) -> None:
+    """B.6 invariant 4: whatever the state; only the sequence number has gone on."""
+    with tempfile.TemporaryDirectory() as directory:
+        ours = ledger(f"{directory}/ledger", limits=(100, 60))
+        ours.attach()
+        for number, (where, amount, committed) in enumerate(held):
+            ours.set_device(where)
+            try:
+                taken = ours.reserve(amount)
+            except RefusedError:
+                continue
+            if committed:
+                ours.commit(taken, number)
+
+        def state() -> tuple[bytes, tuple[int, ...]]:
+            data = bytearray(ours._map.bytes())
+            V141.fields["seq"].write(data, (0,))
+            return bytes(data), ours.read().used
+
+        before = state()
+        ours.set_device(device)
+        with contextlib.suppress(RefusedError):  # which is held to the same
+            assert ours.rollback(ours.reserve(size)) == OUT_OF_MEMORY
+        assert state() == before
+        ours.close()
 
 
 def test_a_query_looks_at_the_current_device(path: str) -> None:

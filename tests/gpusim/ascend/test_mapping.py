@@ -109,6 +109,57 @@ def test_a_writer_killed_after_any_store_leaves_what_can_be_recovered(path: str)
     assert kills > 150
 
 
+def test_of_many_processes_that_sweep_at_once_one_releases_a_dead_one_on_all_devices(path: str) -> None:
+    """B.6 invariant 7: what the winners say they released is what the dead had, once."""
+    keeper = Ledger(path, LIMITS)
+    allocate(keeper, 7 * MIB, "mine")
+
+    def victim() -> None:
+        allocate(keeper, 3 * MIB, "a")
+        keeper.set_device(1)
+        allocate(keeper, 2 * MIB, "b")
+        keeper.reserve(MIB)
+
+    for _ in range(10):
+        died = []
+        ready_read, ready_write = os.pipe()
+        for _ in range(3):
+            pid = os.fork()
+            if pid == 0:
+                victim()
+                os.write(ready_write, b"!")
+                signal.pause()
+            died.append(pid)
+        for _ in died:
+            os.read(ready_read, 1)
+        os.close(ready_read)
+        os.close(ready_write)
+        for pid in died:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        go_read, go_write = os.pipe()
+        said_read, said_write = os.pipe()
+        sweepers = []
+        for _ in range(4):
+            pid = os.fork()
+            if pid == 0:
+                os.close(go_write)
+                os.read(go_read, 1)  # all at once
+                for found in keeper.sweep().items():
+                    os.write(said_write, f"{found}\n".encode())
+                os._exit(0)
+            sweepers.append(pid)
+        for end in (go_read, go_write, said_write):
+            os.close(end)
+        for pid in sweepers:
+            assert os.waitpid(pid, 0)[1] == 0
+        with os.fdopen(said_read, "rb") as said:
+            released = sorted(said.read().decode().splitlines())
+        had = (3 * MIB, 3 * MIB, 0, 0, 0, 0, 0, 0)
+        assert released == sorted(str((pid, had)) for pid in died)
+        assert read_file(path).used == (7 * MIB, 0)
+
+
 def test_an_exception_between_two_stores_is_put_right_by_the_next_call(path: str) -> None:
     ours = Ledger(path, LIMITS)
     allocate(ours, 7 * MIB, "mine")
