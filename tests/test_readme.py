@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import ast
 import errno
+import io
+import json
+import os
 import re
 from pathlib import Path
 from typing import Any
+
+from devplugin.ascend import flags
+from devplugin.ascend.vendor import Ascend
+from devplugin.launch import main
+from devplugin.settings import GoParser
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
@@ -37,3 +45,38 @@ def test_every_document_readme_links_to_is_there() -> None:
     links = re.findall(r"\]\(([\w./-]+)\)", README.read_text())
     assert links
     assert [link for link in links if not (README.parent / link).exists()] == []
+
+
+def test_the_ascend_example_prints_what_the_page_says() -> None:
+    (line,) = [line for line in README.read_text().splitlines() if "ascend/910b4 -dry_run" in line]
+    program, *words = line.split()
+    assert os.access(README.parent / program, os.X_OK)
+    out = io.StringIO()
+    here = [str(README.parent / word) if word.startswith("deploy/") else word for word in words]
+    assert main(Ascend(), here, env={}, out=out) == 0
+    said = json.loads(out.getvalue())
+    (resource,) = said["resources"]
+    assert (said["vendor"], said["mode"], said["chip"], resource) == (
+        *("ascend", "template", "Ascend910B4"),
+        "huawei.com/Ascend910B4",
+    )
+    assert len(said["resources"][resource]) == 4 * len(said["registration"]) == 32
+    page = README.read_text()
+    assert [key for key in said if f"`{key}`" not in page] == []
+
+
+def test_the_table_of_ascend_flags_is_the_parsers() -> None:
+    parser = GoParser("ascend-device-plugin", "")
+    Ascend().add_flags(parser)
+    known = {f"-{action.dest}": action.default for action in parser._actions if action.dest != "help"}
+    page = README.read_text()
+    section = page[page.index("### Ascend nodes") : page.index("## Inside")]
+    told = {}
+    for names, default in re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", section, re.MULTILINE):
+        told.update(dict.fromkeys(re.findall(r"`(-\w+)`", names), default.strip("`")))
+    klog = {f"-{name}" for name, _, _ in flags.KLOG}
+    assert told == {
+        name: "empty" if default == "" else str(default).lower() if default is False else str(default)
+        for name, default in known.items()
+        if name not in klog
+    }

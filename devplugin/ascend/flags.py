@@ -23,7 +23,7 @@ from devplugin.vendor import SettingsInput
 NO_CONFIG = "config file not set, use --config_file to set config file path"
 NO_NODE = "node name not set, use --node_name or env NODE_NAME to set node name"
 
-_KLOG = (
+KLOG = (
     *(("add_dir_header", go_bool, False), ("alsologtostderr", go_bool, False)),
     *(("log_backtrace_at", str, ""), ("log_dir", str, ""), ("log_file", str, "")),
     *(("log_file_max_size", go_int, 1800), ("one_output", go_bool, False)),
@@ -75,7 +75,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_flag(group, "pulse", go_int, 0, "seconds between looks at the NPUs, besides one every 30 s; 0: none")
     add_flag(group, "version", go_bool, False, "print the version, and exit")
     klog = parser.add_argument_group("logging of the Go plugin, taken and without effect")
-    for name, kind, default in _KLOG:
+    for name, kind, default in KLOG:
         add_flag(klog, name, kind, default, "no effect: all lines go to standard error as JSON")
 
 

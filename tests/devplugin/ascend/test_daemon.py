@@ -92,6 +92,16 @@ def test_the_charts_command_line_registers_offers_and_says_the_mode(rig: AscendR
     assert connected.detail["preferred"] is False
 
 
+@pytest.mark.parametrize("left", ["Deleted_2026-05-07 10:00:00", "Requesting_2026.05.07 10:00:00", "what?"])
+def test_b37_whatever_stands_in_the_handshake_is_reported_over(rig: AscendRig, left: str) -> None:
+    rig.store.patch("nodes", NODE, {"metadata": {"annotations": {HANDSHAKE: left, "other": "stays"}}})
+    rig.serve(some(1))
+    rig.begin()
+    until(lambda: (rig.node_annotation(HANDSHAKE) or "").startswith("Reported_"))
+    assert len(rig.registered()) == 1
+    assert rig.node_annotation("other") == "stays"
+
+
 def test_p25_cards_that_were_ill_at_the_start_are_offered_when_they_are_well(rig: AscendRig) -> None:
     machine = rig.serve(some(4))
     for phy in range(4):

@@ -208,6 +208,14 @@ def test_p23_every_chip_has_the_shares_of_the_table(word: str, shares: int) -> N
     assert cards(1, chip).shares(Settings()) == shares
 
 
+@pytest.mark.parametrize(
+    ("fixture", "count", "devices"), [("910b2", 0, 64), ("310p3", 0, 14), ("910b2", 4, 32), ("310p3", 1, 2)]
+)
+def test_b66_a_node_has_shares_times_cards_devices(fixture: str, count: int, devices: int) -> None:
+    settings = chosen(count=count)
+    assert len(ids(look(node(fixture), settings), settings)) == devices
+
+
 @pytest.mark.parametrize("split", [5, 10])
 def test_p24_a_split_count_in_soft_mode_is_the_number_of_ids_of_each_card(split: int) -> None:
     settings = Settings(soft=True, count=split)
