@@ -34,6 +34,9 @@ HOSTS = "devplugin.hosts"
 SIMULATE = "simulate"
 PACK = "pack"
 
+_NODE = ("node_name", "node-name")
+"""Flags that name the node, of vendors that have one."""
+
 CAPTURE = ".gpusim-capture.json"
 """Beside an unpacked capture's tree: what plain files cannot hold. Such a directory is no plain one."""
 
@@ -50,6 +53,13 @@ def ascend_device_plugin(argv: Sequence[str] | None = None, host: Host | None = 
     from devplugin.ascend.vendor import Ascend
 
     return main(Ascend(), argv, host=host)
+
+
+def ppu_device_plugin(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
+    """`ppu-device-plugin`: the exit status."""
+    from devplugin.ppu.vendor import Ppu
+
+    return main(Ppu(), argv, host=host)
 
 
 def node_labeller(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
@@ -130,7 +140,7 @@ def main(
         wanted = golden(expect=args.expect, update=args.update, junit=args.junit, dry_run=args.dry_run)
         node = host if host is not None else _node(args)
         read = _configuration(node)
-        name = getattr(args, "node_name", "") or env.get("NODE_NAME", "")
+        name = next(filter(None, (getattr(args, flag, "") for flag in _NODE)), env.get("NODE_NAME", ""))
         given = SettingsInput(args, env, None, name, read)
         settings, warnings = vendor.settings(given)
         if not args.dry_run or args.check or args.cleanup or getattr(args, "install_hook", ""):

@@ -71,4 +71,6 @@ class Tool:
 
     def unread(self, arguments: str, text: str, why: str = "cannot be read") -> ToolError:
         """The error for an answer that says nothing that can be understood."""
-        return ToolError(f"{self.name} {arguments}: {why}: {shown(' '.join(text.split()), _QUOTED)}")
+        return ToolError(
+            f"{self.command(*arguments.split())}: {why}: {shown(' '.join(text.split()), _QUOTED)}"
+        )
