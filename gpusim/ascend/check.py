@@ -65,7 +65,7 @@ def _check_places(spec: NodeSpec) -> None:
     uuids: dict[str, int] = {}
     for index, (npu, (card, number, phy)) in enumerate(zip(spec.npus, placed(spec), strict=True)):
         path = f"npus[{index}]"
-        room = CHIPS[npu.chip].per_card
+        room = CHIPS[npu.chip].room
         if number >= room:
             raise SpecError(f"{path}.card", f"NPU {card} has {room} chips of {npu.chip} already")
         if card < 0 or not 0 <= phy <= _MOST_PHY:

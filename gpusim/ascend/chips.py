@@ -41,6 +41,8 @@ class Chip:
     """Memory total of npu-smi when it differs: 21525 on 310P3, where 21527 is registered (A.4)."""
     per_card: int = 1
     """Chips of one NPU: two on 910C."""
+    most_per_card: int = 0
+    """Where boards with more of them exist: a 300I Duo has two 310P3 on one card (field report G row 14)."""
     hbm: bool = True
     """Whether npu-smi has the HBM column; 310P3 prints its memory in the other one, on a wider table."""
     phy_column: bool = False
@@ -49,6 +51,11 @@ class Chip:
     """Used with no program on it; measured on 310P3, 910B4-1 and 910C, our choice elsewhere."""
     slice_prefix: str = ""
     """Before the template in a slice's name: ``310Pvir02`` (dump ascend-310pvir02-npu-smi); else the name."""
+
+    @property
+    def room(self) -> int:
+        """Chips a card can have."""
+        return max(self.per_card, self.most_per_card)
 
     @property
     def label(self) -> str:
@@ -115,6 +122,7 @@ _ROWS = (
         7,
         (Template("vir01", 3072, 1, 1), Template("vir02", 6144, 2, 2), Template("vir04", 12288, 4, 4)),
         shown_mib=21525,
+        most_per_card=2,
         hbm=False,
         idle_mib=1848,
         slice_prefix="310P",
