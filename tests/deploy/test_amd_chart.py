@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +13,16 @@ import yaml
 
 from devplugin import labeller, monitor
 from devplugin.amd import flags
+from devplugin.amd.discovery import discover
+from devplugin.amd.metrics import samples
+from devplugin.amd.registration import annotation
 from devplugin.amd.settings import Settings
+from devplugin.linux import LinuxHost
+from devplugin.metered import Watched
 from devplugin.settings import GoParser, add_common_flags
 from devplugin.vendor import SettingsInput
+from gpusim import Machine, load
+from gpusim.export.render import render
 
 from .engine import (
     AMD,
@@ -245,6 +255,23 @@ def test_the_monitor_takes_its_command_line_and_reads_what_is_mounted() -> None:
     assert all(mount["readOnly"] for mount in pod["volumeMounts"])
     assert [one["name"] for one in pod["env"]] == ["NODE_NAME"]
     assert pod["command"] == ["k8s-vgpu-monitor"]
+
+
+def test_what_the_monitor_sees_through_its_mounts_is_what_the_node_shows(tmp_path: Path) -> None:
+    machine = Machine(load("mi355x/qpx-6.14"))
+    render(machine, tmp_path / "node")
+    document = watched()
+    hosts = {one["name"]: one["hostPath"]["path"] for one in document["spec"]["template"]["spec"]["volumes"]}
+    for mount in container(document)["volumeMounts"]:
+        inside = tmp_path / "pod" / mount["mountPath"].lstrip("/")
+        shutil.copytree(tmp_path / "node" / hosts[mount["name"]].lstrip("/"), inside, symlinks=True)
+    inventory = discover(machine, Settings(), None)
+    told = Watched("node", annotation(inventory, Settings()))
+    seen = replace(told, cgroup_root="/host/sys/fs/cgroup", drm_root="/host/sys/class/drm")
+    found = samples(LinuxHost(str(tmp_path / "pod")), seen)
+    assert found == samples(machine, told)
+    assert found.problems == ()
+    assert len(found.samples) > len(inventory.gpus) * 4
 
 
 @pytest.mark.parametrize(

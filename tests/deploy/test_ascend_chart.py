@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from devplugin.ascend import flags
-from devplugin.ascend.settings import Settings
+from devplugin.ascend.idle import CHECKPOINT
+from devplugin.ascend.settings import HOOK, SHARED_REGION, Settings
+from devplugin.ascend.smi import PLACES
 from devplugin.settings import GoParser, SettingsError, add_common_flags
 from devplugin.vendor import SettingsInput
 from gpusim.ascend import chips
@@ -245,6 +247,12 @@ def test_the_plugin_sees_what_the_vendors_manifest_shows_it() -> None:
         "/usr/local/hami-vnpu-core": ("DirectoryOrCreate", False),
     }
     assert container(document)["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": False}
+
+
+def test_whatever_the_daemon_keeps_on_the_host_is_the_hosts() -> None:
+    mounted = [mount["mountPath"] for mount in container(plugin(ASCEND))["volumeMounts"]]
+    for path in (HOOK, SHARED_REGION, CHECKPOINT, *PLACES[:2]):
+        assert any(path == place or path.startswith(f"{place}/") for place in mounted), path
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def inputs(folder: Path, arch: str = "amd64", built_for: str | None = None) -> P
     """Hook libraries as somebody lays them for a build."""
     for name in ("libamvgpu.so", "libvnpu.so", "ppu-hami-core/libppu.so"):
         library(folder / arch / name, built_for or arch)
+    (folder / arch / "ppu-hami-core" / "ld.so.preload").write_text("/ppu-hami-core/libppu.so\n")
     return folder
 
 
@@ -185,6 +186,15 @@ def test_ascends_library_lies_where_its_plugin_looks_with_the_line_that_preloads
     assert (folder / "ld.so.preload").read_text() == "/hami-vnpu-core/libvnpu.so\n"
 
 
+def test_ppus_library_lies_where_its_plugin_looks(tree: Path) -> None:
+    from devplugin.ppu.words import ASSETS, INSIDE, PRELOAD
+
+    folder = tree / ASSETS.lstrip("/")
+    named = (folder / PRELOAD).read_text().split()
+    assert named
+    assert all((folder / name.removeprefix(f"{INSIDE}/")).is_file() for name in named)
+
+
 # What is missing, or is for another machine
 
 
@@ -202,6 +212,14 @@ def test_a_hook_library_that_is_not_there_is_named_with_what_to_do_and_nothing_i
     assert str(folder / "amd64" / "ppu-hami-core") in lines[1]
     assert all("--vendors" in line and "missing" in line for line in lines)
     assert not (tmp_path / "root").exists()
+
+
+def test_ppus_library_needs_the_list_that_names_it(tmp_path: Path) -> None:
+    folder = inputs(tmp_path / "hooks")
+    (folder / "amd64" / "ppu-hami-core" / "ld.so.preload").unlink()
+    done = layout(tmp_path / "root", "--hooks", folder, "--lend")
+    assert done.returncode == 1
+    assert "ppu-hami-core/ld.so.preload: missing" in done.stderr
 
 
 def test_a_library_for_another_machine_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
+from devplugin.ppu import flags
+from devplugin.ppu.settings import Settings
+from devplugin.ppu.words import HOST
+from devplugin.settings import GoParser, SettingsError, add_common_flags
+from devplugin.vendor import SettingsInput
+
 from .engine import (
     PPU,
     RELEASE,
@@ -121,6 +127,58 @@ def test_somebody_elses_configuration_is_mounted_and_flags_are_still_passed() ->
     assert "a flag wins" in texts(PPU, given)["NOTES.txt"]
 
 
+def settings(
+    given: dict[str, Any] | None = None, file: str | None = None
+) -> tuple[Settings, tuple[str, ...]]:
+    """What the daemon makes of the pod and the ConfigMap of a chart; `file` is somebody else's ConfigMap."""
+    if file is None:
+        file = only(objects(PPU, given), "ConfigMap")["data"]["device-config.yaml"]
+    parser = GoParser("ppu-device-plugin", "")
+    add_common_flags(parser)
+    flags.add_flags(parser)
+    words = [word.replace("$(NODE_NAME)", "a") for word in arguments(PPU, given)]
+    args = parser.parse_args(words)
+    files = {"/config/device-config.yaml": file.encode()}
+    return flags.resolve(
+        SettingsInput(args, {"NODE_NAME": "a"}, None, node="a", read=lambda path: files[path])
+    )
+
+
+def test_the_daemon_takes_what_the_chart_passes_and_file_and_flags_agree() -> None:
+    assert settings() == (Settings(node_name="a"), ())
+    assert settings({"plugin": {"metricsBindAddress": ":9396"}}) == settings()
+    for given, wanted in (
+        ({"deviceSplitCount": 5}, Settings(node_name="a", split=5)),
+        ({"deviceMemoryScaling": "1.5"}, Settings(node_name="a", memory_scaling=1.5)),
+        ({"deviceCoreScaling": 0.5}, Settings(node_name="a", core_scaling=0.5)),
+        ({"resourceCountName": "other.example/ppu"}, Settings(node_name="a", resource="other.example/ppu")),
+        ({"defaultMemory": 5_000_000}, Settings(node_name="a")),
+    ):
+        assert settings(alibaba(**given)) == (wanted, ())
+
+
+def test_the_daemon_warns_where_somebody_elses_configuration_differs_from_the_flags() -> None:
+    given = {"config": {"create": False, "existingConfigMapName": "theirs"}}
+    found, warnings = settings(given, "alibaba: {deviceSplitCount: 4}")
+    assert found.split == 2
+    assert len(warnings) == 1
+    assert "deviceSplitCount" in warnings[0]
+
+
+def test_what_the_vendors_chart_rendered_is_refused_by_the_daemon_and_the_chart_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = GoParser("ppu-device-plugin", "")
+    flags.add_flags(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(['--device-split-count="2"'])
+    said = capsys.readouterr().err
+    assert "device-split-count" in said
+    assert "chart" in said
+    with pytest.raises(SettingsError, match="chart"):
+        settings(file="alibaba: {deviceMemoryScaling: '\"1\"'}")
+
+
 def test_pods_are_replaced_when_the_configuration_changes() -> None:
     def total(given: dict[str, Any]) -> str:
         return str(plugin(PPU, given)["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
@@ -233,7 +291,7 @@ def test_the_monitor_only_reads_what_the_plugin_writes() -> None:
     def core(name: str) -> dict[str, Any]:
         document = objects(PPU)[("DaemonSet", name)]
         (mount,) = [m for m in container(document)["volumeMounts"] if m["name"] == "ppu-hami-core"]
-        assert mount["mountPath"] == "/usr/local/ppu-hami-core"
+        assert mount["mountPath"] == HOST
         return mount
 
     assert "readOnly" not in core("ppu-vgpu-device-plugin")
