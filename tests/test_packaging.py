@@ -211,7 +211,7 @@ def test_its_commands_work_without_the_daemons_extra(place: Places, wheel: Path)
 
 def test_every_command_starts_with_the_daemons_extra(place: Places, wheel: Path) -> None:
     here = place(*extra(wheel, "daemon"))
-    for name in ("gpusim", "amd-device-plugin", "node-labeller", "vgpu-monitor"):
+    for name in ("gpusim", "amd-device-plugin", "ascend-device-plugin", "node-labeller", "vgpu-monitor"):
         assert "usage" in run(here.bin / name, "--help", cwd=here.work).lower()
 
 
