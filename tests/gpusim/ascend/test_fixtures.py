@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devplugin.ascend.discovery import discover
+from devplugin.ascend.settings import ChipConfig, Settings
 from gpusim import BadFixture, Machine, dump, fixture, load
 from gpusim.ascend.chips import CHIPS
 from gpusim.ascend.health import WORDS
@@ -54,6 +56,18 @@ def test_a_node_can_have_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     print_state(machine.describe())
     printed = capsys.readouterr().out
     assert "MI210" in printed and "davinci0" in printed
+
+
+def test_on_the_filtered_node_card_ids_are_neither_logic_nor_physical_ids() -> None:
+    """`filterDevices.index` is compared with the card (A.2); whoever takes another number is found out."""
+    machine = Machine(load("ascend/910b4-filtered"))
+    chip = ChipConfig("910B4", "Ascend910B4", "huawei.com/Ascend910B4", 32768, 32768, 20, 7)
+    kept = machine.npus.at(6, 0).uuid
+    settings = Settings(chips=(chip,), filtered_cards=frozenset({0, 3}), filtered_uuids=frozenset({kept}))
+    found = discover(machine, settings, None)
+    assert [(npu.card, npu.phy) for npu in found.npus] == [(1, 0), (2, 2), (4, 4), (5, 5), (7, 7)]
+    assert len(found.skipped) == 3
+    assert all("kept back" in one.reason for one in found.skipped)
 
 
 def test_health_soft_and_template_nodes_are_what_they_are_called() -> None:
