@@ -20,6 +20,7 @@ from typing import Any, TextIO, TypeVar, cast
 from devplugin import errands, explain, hook
 from devplugin.host import Host, Kind
 from devplugin.linux import LinuxHost
+from devplugin.metered import Metered
 from devplugin.replay import Golden, failed, golden, replay
 from devplugin.settings import GoParser, SettingsError, add_common_flags, shown
 from devplugin.stdout import printed
@@ -36,6 +37,9 @@ PACK = "pack"
 
 _NODE = ("node_name", "node-name")
 """Flags that name the node, of vendors that have one."""
+
+METERED = ("amd", "ppu")
+"""Vendors with a monitor of its own; Ascend's plugin shows what a monitor would."""
 
 CAPTURE = ".gpusim-capture.json"
 """Beside an unpacked capture's tree: what plain files cannot hold. Such a directory is no plain one."""
@@ -77,13 +81,12 @@ def vgpu_monitor(
     argv: Sequence[str] | None = None, host: Host | None = None, *, env: Mapping[str, str] | None = None
 ) -> int:
     """`vgpu-monitor`: the exit status; a wrong flag leaves by SystemExit(2)."""
-    from devplugin.amd.vendor import Amd
     from devplugin.kube import connect
     from devplugin.monitor import Start, add_flags, run
 
     env = os.environ if env is None else env
-    parser = GoParser("vgpu-monitor", "Prometheus exporter of a node's GPUs and their containers' memory.")
-    add_flags(parser)
+    parser = GoParser("vgpu-monitor", "Prometheus exporter of a node's devices and their containers' memory.")
+    add_flags(parser, METERED)
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
     try:
         node = env.get("NODE_NAME", "")
@@ -91,7 +94,7 @@ def vgpu_monitor(
             raise SettingsError("NODE_NAME is not set: the monitor must know which node it is on")
         return run(
             Start(
-                vendor=Amd(),
+                vendor=_metered(args.vendor),
                 host=host if host is not None else _node(args),
                 node=node,
                 connect=lambda: connect(env.get("KUBECONFIG") or None, component="vgpu-monitor"),
@@ -106,6 +109,23 @@ def vgpu_monitor(
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+
+
+def _metered(name: str) -> Metered:
+    """Whom the monitor asks.
+
+    Raises:
+        SettingsError: no such vendor.
+    """
+    if name == "amd":
+        from devplugin.amd.vendor import Amd
+
+        return Amd()
+    if name == "ppu":
+        from devplugin.ppu.metrics import PpuMonitor
+
+        return PpuMonitor()
+    raise SettingsError(f"-vendor={shown(name)}: use {' or '.join(METERED)}")
 
 
 def main(

@@ -1,4 +1,4 @@
-"""The monitor: a node's GPUs and their containers' memory, for Prometheus.
+"""The monitor: a node's devices and their containers' memory, for Prometheus.
 
 It answers before it knows a cluster. What the API server says (the node's registration, its pods) is read
 every five seconds; files are read at the scrape. When the server does not answer, the last answer serves
@@ -13,7 +13,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from devplugin.daemon.logs import Logs
@@ -48,8 +48,10 @@ class Start:
     verbosity: int = 0
 
 
-def add_flags(parser: GoParser) -> None:
-    """Flags of amd.md 11, and those that all our daemons have."""
+def add_flags(parser: GoParser, vendors: Iterable[str] = ("amd",)) -> None:
+    """Flags of amd.md 11, and those that all our daemons have; the first vendor is the default."""
+    names = tuple(vendors)
+    add_flag(parser, "vendor", str, names[0], f"whose devices: {' or '.join(names)}")
     add_flag(
         parser,
         "metrics_bind_address",
@@ -191,7 +193,7 @@ def run(start: Start) -> int:
         records = Records(start.node, start.vendor.registered_under)
         scraped = Scraped(
             listening,
-            Page("vgpu-monitor", f"GPUs of node {start.node} and the memory its containers have on them."),
+            Page("vgpu-monitor", f"Devices of node {start.node} and the memory its containers have on them."),
             NodeCollector(start.vendor.series(), Look(start, records)),
         )
         try:

@@ -75,6 +75,7 @@ class Allocator(Generic[Inv, S]):
         watcher: told of pods after each grant and by each sweep.
         hands: do what a decision asks for.
         turn: held by the one Allocate at work; whoever serves the same node shares it.
+        noticed: told of the node by each sweep.
         waited: told how many seconds an Allocate waited for its turn.
     """
 
@@ -92,6 +93,7 @@ class Allocator(Generic[Inv, S]):
         budget: Budget = Budget(),
         turn: asyncio.Lock | None = None,
         waited: Callable[[float], None] | None = None,
+        noticed: Callable[[Node], None] | None = None,
     ) -> None:
         self._api = api
         self._vendor = vendor
@@ -106,6 +108,7 @@ class Allocator(Generic[Inv, S]):
         self._warned: tuple[str, ...] = ()
         self._turn = turn if turn is not None else asyncio.Lock()
         self._waited = waited
+        self._noticed = noticed
         self._background: set[asyncio.Task[None]] = set()
 
     # -------------------------------------------------------------- allocate
@@ -316,6 +319,8 @@ class Allocator(Generic[Inv, S]):
             KubeError: something could not be read or written; the next sweep begins again.
         """
         node = await self._api.node(self._node)
+        if self._noticed is not None:
+            self._noticed(node)
         grants = self._grants
         pods = await self._api.pods_on(self._node)
         if self._watcher is not None and grants == self._grants:  # else the list may be older than a grant
@@ -328,17 +333,22 @@ class Allocator(Generic[Inv, S]):
             except NotFound:
                 owner = None
         wanted: Sweep = sweep(node, owner, pods)
+        failed: KubeError | None = None
         for mark in wanted.marks:
             log.info("pod %s: bind-phase becomes %s", mark.pod, mark.phase)
             try:
                 await self._patch(mark.pod, {BIND_PHASE: mark.phase})
             except (Conflict, NotFound) as error:
                 log.info("pod %s changed meanwhile: %s", mark.pod, error)
+            except KubeError as error:  # the node is not to stay locked for want of a pod's phase
+                failed = error
         if wanted.release:
             log.warning("releasing the node lock: %s", wanted.why)
             # Only the lock this verdict is about: another pod may hold a new one by now.
             lock = node.annotations.get(LOCK)
             await self._unlock(lambda fresh: fresh.annotations.get(LOCK) == lock)
+        if failed is not None:
+            raise failed
 
     # -------------------------------------------------------------- small things
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic
 
@@ -23,6 +24,9 @@ log = logging.getLogger(__name__)
 
 PERIOD = 30.0
 AFTER_ERROR = 5.0
+REWRITTEN = "RegistrationRewritten"
+_REMEMBERED = 8
+"""Values of the register annotation that may still be read: our last ones."""
 UNSAID = 200
 """Events kept while the API server is away; the oldest go first."""
 
@@ -52,6 +56,8 @@ class Announcer(Generic[Inv, S]):
         self._capacity_said = ""
         self._hands = hands if hands is not None else Hands(api, node.name)
         self._seen: Any = None
+        self._wrote: deque[str] = deque(maxlen=_REMEMBERED)
+        self._foreign = False
         self._unsaid: list[Effect] = []
 
     def say(self, effects: Iterable[Effect]) -> None:
@@ -60,6 +66,30 @@ class Announcer(Generic[Inv, S]):
             _log(effect)
             self._unsaid.append(effect)
         del self._unsaid[:-UNSAID]
+
+    def noticed(self, node: Node) -> None:
+        """Look at a node that was just read: does somebody else write our registration (decision 55)?
+
+        Said once in a life. Nobody is stopped: the next turn writes ours again, and the other his.
+        """
+        inventory = self._current()
+        if inventory is None or self._foreign or not self._wrote:
+            return
+        words = self._vendor.vocabulary(inventory, self._settings)
+        found = node.annotations.get(words.register) if words is not None else None
+        if words is None or not found or found in self._wrote:
+            return
+        self._foreign = True
+        self.say(
+            (
+                NodeEvent(
+                    "Warning",
+                    REWRITTEN,
+                    f"somebody else rewrites annotation {words.register} of node {node.name}: two plugins "
+                    "register the same devices; stop the other one",
+                ),
+            )
+        )
 
     def hurry(self) -> None:
         """Announce now, not at the next turn."""
@@ -90,11 +120,21 @@ class Announcer(Generic[Inv, S]):
         if not patch.annotations:
             return
         await self._part(inventory, patch.annotations)
+        self._remember(inventory, patch.annotations)
         self._node = await self._api.patch_node(self._node.name, patch.annotations)
         self._announced()
         effects, self._seen = self._vendor.events(inventory, self._settings, self._seen)
         self.say(effects)
         await self._tell()
+
+    def _remember(self, inventory: Inv, annotations: Mapping[str, str | None]) -> None:
+        """What stood there before us, and what we are about to write: both may still be read."""
+        words = self._vendor.vocabulary(inventory, self._settings)
+        if words is None:
+            return
+        for value in (self._node.annotations.get(words.register), annotations.get(words.register)):
+            if value and value not in self._wrote:
+                self._wrote.append(value)
 
     async def _part(self, inventory: Inv, annotations: Mapping[str, str | None]) -> None:
         """Say what has to be said while the old registration still stands, for after it nobody knows it.

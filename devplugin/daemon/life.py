@@ -176,6 +176,7 @@ class Life(Generic[Inv, S]):
             hands=hands,
             turn=self._shared.turn,
             waited=self._shared.tally.wait,
+            noticed=announcer.noticed,
         )
 
         def changed() -> None:
