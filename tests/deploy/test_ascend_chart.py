@@ -19,6 +19,7 @@ from gpusim.ascend import chips
 from .engine import (
     ASCEND,
     NAMESPACE,
+    ROOT,
     Strict,
     arguments,
     container,
@@ -108,6 +109,11 @@ def test_the_bundled_configuration_has_every_chip_with_its_numbers_and_templates
         assert entry["resourceCoreName"] == f"huawei.com/{word}-core"
     assert found["310P3"]["commonWord"] == "Ascend310P"
     assert found["Ascend910"]["commonWord"] == "Ascend910C"
+
+
+def test_the_bundled_configuration_is_the_example_for_those_without_the_chart() -> None:
+    example = yaml.load((ROOT / "deploy" / "examples" / "ascend-device-config.yaml").read_text(), Strict)
+    assert device_config() == example["vnpus"]
 
 
 def test_soft_slices_are_turned_on_in_the_bundled_configuration_only() -> None:

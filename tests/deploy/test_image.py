@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .engine import AMD, NAMES, PPU, ROOT, Strict, container, needs_helm, objects, plugin
+from .engine import AMD, NAMES, ROOT, Strict, container, needs_helm, objects, plugin
 
 IMAGE = ROOT / "deploy" / "image"
 MACHINES = {"amd64": 62, "arm64": 183}
@@ -119,7 +119,6 @@ def commands() -> dict[str, list[str]]:
     pods = [
         container(document)
         for name in NAMES
-        if name != PPU or "ppu-device-plugin" in PROGRAMS
         for given in ({}, {"monitor": {"enabled": True}} if name == AMD else {})
         for (kind, _), document in objects(name, given).items()
         if kind == "DaemonSet"
