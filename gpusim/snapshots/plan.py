@@ -223,7 +223,7 @@ class Plan:
 
     def _program(self, path: str) -> None:
         """A vendor's program: that it is there, not what is in it."""
-        place = self.take(path)
+        place = self.take(path) if self._resolve(path) is not None else None
         if place in self.files:
             self.files.remove(place)
 

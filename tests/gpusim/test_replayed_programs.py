@@ -229,6 +229,24 @@ def test_the_program_is_found_where_it_was_and_is_not_in_the_capture(
     assert found == places
 
 
+def test_a_node_without_such_programs_has_nothing_of_their_places(tmp_path: Path) -> None:
+    machine = Machine(load("mi210/two-hives"))
+    machine.mkdir("/usr/sbin")
+    machine.put("/usr/sbin/other", b"private", 0o755)
+    capture = recorded(machine, tmp_path)
+    assert capture.commands == ()
+    assert not any(path.startswith("/usr/sbin") for path, _ in capture.entries())
+
+
+def test_a_program_that_is_a_link_is_found_through_it(tmp_path: Path) -> None:
+    machine = Machine(load("ascend/910b4"))
+    machine.unlink("/usr/local/bin/npu-smi")
+    machine.symlink("/usr/local/Ascend/driver/tools/npu-smi", "/usr/local/bin/npu-smi")
+    host = CaptureHost(recorded(machine, tmp_path))
+    assert host.stat("/usr/local/bin/npu-smi").mode & 0o111
+    assert host.readlink("/usr/local/bin/npu-smi").endswith("Ascend/driver/tools/npu-smi")
+
+
 def test_device_nodes_of_npus_and_their_slices_are_recorded(tmp_path: Path) -> None:
     machine = Machine(load("ascend/910b4-template"))
     host = CaptureHost(recorded(machine, tmp_path))
