@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from devplugin.launch import METERED
+from devplugin.monitor import add_flags as add_monitor_flags
 from devplugin.ppu import flags
 from devplugin.ppu.settings import Settings
 from devplugin.ppu.words import HOST
@@ -298,4 +300,7 @@ def test_the_monitor_only_reads_what_the_plugin_writes() -> None:
     assert core("ppu-vgpu-device-plugin-monitor")["readOnly"] is True
     monitor = container(objects(PPU)[("DaemonSet", "ppu-vgpu-device-plugin-monitor")])
     assert monitor["command"] == ["vgpu-monitor"]
-    assert monitor["args"] == ["-vendor=ppu", "-metrics_bind_address=:9394"]
+    parser = GoParser("vgpu-monitor", "")
+    add_monitor_flags(parser, METERED)
+    args = parser.parse_args(monitor["args"])
+    assert (args.vendor, args.metrics_bind_address) == ("ppu", ":9394")
