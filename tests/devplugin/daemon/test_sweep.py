@@ -291,3 +291,26 @@ def test_a_node_that_is_not_there_is_no_answer_and_says_what_was_wanted(tmp_path
     """ascend_ppu_hami.md F.1 P5."""
     with pytest.raises(kube.Unavailable, match="get pending pod"):
         allocated(StoreApi(Store()), tmp_path, Making())
+
+
+def test_a_lock_goes_though_its_pods_phase_cannot_be_written(store: Store) -> None:
+    """G 21: without the right to patch pods the node would stay locked, for ever (D.7)."""
+    waiting(store)
+    store.patch("pods", "p", {"status": {"phase": "Failed"}}, subresource="status")
+
+    def cut(number: int, when: str, call: str) -> None:
+        if (when, call) == ("before", "patch pod"):
+            raise kube.KubeError("pods is forbidden")
+
+    allocator: Allocator[Any, Any] = Allocator(
+        StoreApi(store, cut),
+        Toy(),
+        settings=Settings(),
+        node="n1",
+        current=lambda: THINGS,
+        facts=_none,
+        budget=Budget(answer=3.0, gather=1.0, release=1.0, pause=0.005),
+    )
+    with pytest.raises(kube.KubeError, match="forbidden"):  # and the next sweep tries again
+        asyncio.run(allocator.sweep())
+    assert LOCK not in (store.get("nodes", "n1")["metadata"].get("annotations") or {})
