@@ -23,7 +23,7 @@ from gpusim.fixture import load
 from gpusim.machine import Machine
 from gpusim.serve import serve
 
-from ..devplugin.daemon.rig import NODE, Rig, until
+from ..devplugin.daemon.rig import NODE, Plugin, Rig, until
 from .engine import AMD, ASCEND, PPU, container, needs_helm, objects, plugin, texts
 from .roles import Grant, Role, roles
 
@@ -141,6 +141,36 @@ def test_a_role_grants_what_its_plugin_is_recorded_to_ask_for_and_marks_the_rest
         assert not life.admit("refused", [ABSENT])
         until(lambda: ("events", "create") in life.asked())
         assert life.asked() == role(name).needed
+
+
+@pytest.mark.parametrize(
+    ("name", "daemon_set", "granted_by"),
+    [
+        (AMD, "amd-gpu-vgpu-monitor-daemonset", "rbac.yaml"),
+        (PPU, "ppu-vgpu-device-plugin-monitor", "monitor-rbac.yaml"),
+    ],
+)
+def test_a_monitor_asks_for_nothing_that_its_account_may_not(
+    name: str, daemon_set: str, granted_by: str
+) -> None:
+    given = {"monitor": {"enabled": True}}
+    (found,) = roles(texts(name, given)[granted_by]).values()
+    words = container(objects(name, given)[("DaemonSet", daemon_set)])["args"]
+    with Life(name, *LIVES[name]) as life:
+        # On a port of its own: the chart's may be taken on this machine.
+        life.plugins.append(
+            Plugin(
+                (
+                    *(sys.executable, "-c", PROGRAM.format("vgpu_monitor"), *life.command[3:]),
+                    *(word.replace("=:9394", "=127.0.0.1:0") for word in words),
+                ),
+                {"NODE_NAME": NODE, "KUBECONFIG": str(life.path / "kubeconfig"), "HOME": str(life.path)},
+                life.path / "log",
+            )
+        )
+        asked = until(lambda: len(verbs := life.server.requests.verbs("vgpu-monitor")) > 1 and verbs)
+        assert asked == {(right.resource, right.verb) for right in rights.MONITOR}
+        assert asked <= found.needed
 
 
 @pytest.mark.parametrize("right", rights.PLUGIN, ids=str)

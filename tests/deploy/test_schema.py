@@ -89,6 +89,7 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_key(knob: tuple[str, Wher
         (PPU, "config.data.alibaba.deviceCoreScaling", 0),
         (PPU, "config.data.alibaba.resourceCountName", "ppu"),
         (PPU, "monitor.service.type", "nodeport"),
+        (PPU, "plugin.metricsBindAddress", ":9394"),
         (PPU, "monitor.service.nodePort", 70000),
         (PPU, "nodeSelector.alibabappu", True),
         (PPU, "plugin.resources.limits.cpu", "half"),
