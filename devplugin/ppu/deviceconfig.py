@@ -55,7 +55,7 @@ def parse(data: bytes) -> DeviceConfig:
     if name is not None and RESOURCE.fullmatch(name) is None:
         raise ConfigError(f"{_place('resourceCountName')}: {shown(name)} is no name of a resource")
     split = _number("deviceSplitCount", block.device_split_count)
-    if split is not None and split != int(split):
+    if split is not None and not split.is_integer():
         raise ConfigError(f"{_place('deviceSplitCount')}: {split:g}: must be a whole number")
     memory = _number("deviceMemoryScaling", block.device_memory_scaling)
     core = _number("deviceCoreScaling", block.device_core_scaling)
