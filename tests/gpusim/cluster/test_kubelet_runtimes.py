@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from devplugin.kubeletapi import api_pb2 as api
@@ -11,8 +13,11 @@ from gpusim.cluster.pods import container, pod
 from gpusim.remote import RemoteMachine
 from gpusim.serve import serve
 
-from .fake_plugin import RESOURCE, devices, eventually
+from .fake_plugin import RESOURCE, devices
+from .fake_plugin import eventually as soon
 
+eventually = partial(soon, timeout=30.0)
+"""A container start that failed is tried once a second."""
 NODE = "node-1"
 CLASS = "ascend"
 COMMON = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
