@@ -190,3 +190,44 @@ def test_effects_are_done_in_order_and_a_named_event_is_said_once(store: Store, 
     events = store.list("events")
     assert sorted(event["reason"] for event in events) == ["Hello", "Hello", "Once"]
     assert {event["involvedObject"]["kind"] for event in events} == {"Node", "Pod"}
+
+
+def rewritten(announcer: Announcer[Any, Any], api: StoreApi, store: Store, value: str | None) -> None:
+    store.patch("nodes", "n1", {"metadata": {"annotations": {REGISTER: value}}})
+    announcer.noticed(asyncio.run(api.node("n1")))
+
+
+def said(store: Store) -> list[str]:
+    return [event["reason"] for event in store.list("events")]
+
+
+def test_somebody_else_who_rewrites_our_registration_is_told_of_once_in_a_life(
+    store: Store, api: StoreApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    announcer = make(api)
+    asyncio.run(announcer.once())
+    for value in ("theirs", "theirs", "theirs, changed"):
+        rewritten(announcer, api, store, value)
+        asyncio.run(announcer.once())
+    lines = [line for line in caplog.messages if "two plugins register the same devices" in line]
+    assert len(lines) == 1
+    assert REGISTER in lines[0]
+    assert said(store) == ["RegistrationRewritten"]
+    assert json.loads(registered(store)) == [{"id": "a", "health": True}]
+
+
+def test_our_own_older_words_and_a_scheduler_that_deletes_them_are_nobody_else(
+    store: Store, api: StoreApi
+) -> None:
+    store.patch("nodes", "n1", {"metadata": {"annotations": {REGISTER: "[of a life before]"}}})
+    now = [THINGS]
+    announcer = make(api, lambda: now[0])
+    rewritten(announcer, api, store, "[of a life before]")
+    asyncio.run(announcer.once())
+    first = registered(store)
+    now[0] = Inventory((Thing("b", True, ()),))
+    asyncio.run(announcer.once())
+    for value in ("[of a life before]", first, registered(store), None, ""):
+        rewritten(announcer, api, store, value)
+    asyncio.run(announcer.once())
+    assert said(store) == []
