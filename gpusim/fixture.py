@@ -340,7 +340,9 @@ def _changed(value: object, default: object, keys: Mapping[str, Codec]) -> list[
     ]
 
 
-def _columns(devices: Sequence[object], bare: GpuSpec | NpuSpec | PpuSpec, keys: Mapping[str, Codec]) -> Iterator[str]:
+def _columns(
+    devices: Sequence[object], bare: GpuSpec | NpuSpec | PpuSpec, keys: Mapping[str, Codec]
+) -> Iterator[str]:
     """The short form: one line a key, a single value where all devices agree."""
     for key, codec in keys.items():
         column = [getattr(device, key) for device in devices]

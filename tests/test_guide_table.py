@@ -61,7 +61,7 @@ def parsed() -> dict[str, str]:
     add_common_flags(parser)
     flags.add_flags(parser)
     found = vars(parser.parse_args([]))
-    return {f"-{name}": shown(default) for name, default in found.items()}
+    return {f"-{name}": shown(default) for name, default in found.items() if name != "explicit"}
 
 
 def shown(default: object) -> str:
