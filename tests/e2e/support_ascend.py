@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import yaml
 
-from devplugin.hami import LOCK
 from gpusim.cluster.ascendruntime import HANDLER, AscendRuntime, Given
 from gpusim.cluster.kubelet import Kubelet
-from gpusim.cluster.kubelet_edits import Edits
-from gpusim.cluster.pods import container, pod
 from gpusim.cluster.scheduler import Scheduler
 from gpusim.cluster.scheduler_ascend import MODE_KEY, ascend_vendors, shipped
 from gpusim.cluster.scheduler_vendors import AMD, Vendor
-from gpusim.cluster.scheduler_webhook import admit
 from gpusim.fixture import load
 from gpusim.machine import Machine
 from gpusim.remote import RemoteMachine
 from gpusim.serve import serve
 
-from ..devplugin.daemon.rig import NODE, Plugin, Rig, until
+from ..devplugin.daemon.rig import NODE, Plugin, until
+from .support_living import Living
 
 AGENT = "ascend-device-plugin"
 """By which the API server's log tells the daemon's requests."""
@@ -49,7 +46,7 @@ def program(function: str) -> tuple[str, ...]:
     )
 
 
-class AscendNode(Rig):
+class AscendNode(Living):
     """A context manager; on entering, every daemon is registered and the scheduler believes it.
 
     Args:
@@ -153,54 +150,12 @@ class AscendNode(Rig):
         until(lambda: self.kubelet.allocatable(AMD.count) > 0, 30, lambda: str(plugin.lines()[-8:]))
         return plugin
 
-    # -- pods -----------------------------------------------------------------------------------------------
+    # -- pods ------------------------------------------------------------------------------------------------
 
     def npus(self, count: int = 1, memory: int | None = None, cores: int | None = None) -> dict[str, int]:
         """Limits of a container."""
         asked = {self.row.count: count, self.row.memory: memory, self.row.cores: cores}
         return {name: value for name, value in asked.items() if value is not None}
-
-    def create(self, name: str, *limits: Mapping[str, int] | None, **more: Any) -> dict[str, Any]:
-        """A pod with a container for each of these limits, as the webhook lets it in."""
-        containers = [container(f"c{i}", one) for i, one in enumerate(limits)]
-        admitted = admit(pod(name, containers, **more), self.scheduler.vendors)
-        assert not admitted.denied, admitted.denied
-        return self.store.create("pods", admitted.pod)
-
-    def phase(self, name: str) -> str:
-        return str((self.pod(name).get("status") or {}).get("phase"))
-
-    def ends_in(self, name: str, seconds: float = 30.0) -> str:
-        """Running or Failed, once it is either."""
-        until(
-            lambda: self.phase(name) in {"Running", "Failed"},
-            seconds,
-            lambda: f"{self.pod(name)}\n{self.scheduler.events[-8:]}\n{self.plugin.lines()[-5:]}",
-        )
-        return self.phase(name)
-
-    def runs(self, name: str, seconds: float = 30.0) -> dict[str, Edits]:
-        """Wait until it does; what its containers got."""
-        assert self.ends_in(name, seconds) == "Running", (self.pod(name)["status"], self.plugin.lines()[-5:])
-        return dict(self.kubelet.admissions[self.pod(name)["metadata"]["uid"]].containers)
-
-    def fails(self, name: str) -> str:
-        """Wait until it does; why."""
-        assert self.ends_in(name) == "Failed"
-        return str(self.pod(name)["status"]["message"])
-
-    def delete(self, name: str) -> None:
-        uid = self.pod(name)["metadata"]["uid"]
-        self.store.delete("pods", name, grace_seconds=None)
-        until(lambda: all(one["metadata"]["name"] != name for one in self.store.list("pods")))
-        until(lambda: not self.kubelet.holdings(uid))
-
-    def unlocked(self) -> bool:
-        return bool(until(lambda: self.node_annotation(LOCK) is None, 35))
-
-    def events(self) -> list[tuple[str, str]]:
-        """(reason, message) of what people are told."""
-        return [(event["reason"], event["message"]) for event in self.store.list("events")]
 
     # -- what there is on the node --------------------------------------------------------------------------
 
