@@ -172,8 +172,9 @@ def _unfit(npu: Npu, chip: ChipConfig | None, all_: Sequence[Npu], settings: Set
     """Why it cannot be offered beside the others; empty: it can."""
     if config_of(npu.name, settings.chips) is None:
         return f"can not find vnpu config for chip {npu.name}"
-    if chip is None or npu.name != chip.chip:
-        return f"a node has one kind of chip, and this one's is {chip.chip if chip else 'none'}"
+    assert chip is not None, "the configuration knows at least this one"
+    if npu.name != chip.chip:
+        return f"a node has one kind of chip, and this one's is {chip.chip}"
     if sum(other.uuid == npu.uuid for other in all_) > 1:
         return "another chip has the same VDie ID"
     return ""

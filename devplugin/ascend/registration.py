@@ -42,7 +42,7 @@ def node_patch(inventory: Inventory, settings: Settings, now: float) -> NodePatc
     if inventory.chip is None:
         return NodePatch()
     words = vocabulary(inventory.chip.word)
-    text = json.dumps(registration(inventory, settings), separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(registration(inventory, settings), separators=(",", ":"))
     told: dict[str, str | None] = {words.register: text, SOFT_KEY: "true" if settings.soft else "false"}
     if words.handshake is not None:
         told[words.handshake] = reported(now + settings.time_offset)

@@ -139,6 +139,39 @@ def test_g2_a_driver_that_comes_late_at_boot_needs_no_restart() -> None:
     assert len(look(machine, previous=inventory).npus) == 8
 
 
+def test_the_question_without_an_answer_is_named_with_all_its_words() -> None:
+    machine = node("310p3")
+    machine.npu_smi_fails("info -t board", DOWN, 0)
+    assert look(machine).trouble == (
+        "npu-smi info -t board -i 4 -c 0: cannot be read: 'dcmi module initialize failed. ret is -8005'"
+    )
+
+
+def test_of_several_physical_ids_without_an_answer_the_first_is_named() -> None:
+    machine = node("910b4")
+    machine.npu_smi_fails("info -t phyid-remap", DOWN, 0)
+    assert look(machine).trouble.startswith("npu-smi info -t phyid-remap -p 0: cannot be read: ")
+
+
+def test_a_chip_that_no_physical_id_leads_to_is_said() -> None:
+    elsewhere = "\tNPU ID : 5\n\tChip ID : 0\n"
+    machine = Asked(node("310p3"), {"info -t phyid-remap -p 0": elsewhere})
+    assert look(machine).trouble == "npu-smi info -t phyid-remap: no physical id is NPU 4 chip 0"
+
+
+def test_no_more_is_asked_than_is_not_known_yet() -> None:
+    column, none = Asked(node("910c")), Asked(node("310p3"))
+    assert look(column).trouble == look(none).trouble == ""
+    assert not any("phyid-remap" in command for command in column.commands)
+    assert [c for c in none.commands if "phyid-remap" in c] == [
+        "info -t phyid-remap -p 0",
+        "info -t phyid-remap -p 1",
+    ]
+    one = Asked(some(3), {"info -m": "NPU ID  Chip ID  Chip Logic ID  Chip Name\n0 0 0 Ascend 910B4\n"})
+    assert [npu.phy for npu in look(one).npus] == [0]
+    assert [c for c in one.commands if "phyid-remap" in c] == ["info -t phyid-remap -p 0"]
+
+
 def test_a_tool_that_is_not_there_is_said_with_its_places() -> None:
     machine = node("910b4")
     for path in (PLACES[0], PLACES[2]):
@@ -166,6 +199,11 @@ def test_a_chip_whose_type_is_not_ascend_is_left_out_with_the_reason() -> None:
     found = look(machine)
     assert [npu.card for npu in found.npus] == [0, 2, 3, 4, 5, 6, 7]
     assert found.skipped == (Skipped("NPU 1 chip 0", "chip type is not Ascend: 'Kunpeng'"),)
+
+
+def test_a_chip_that_does_not_tell_its_type_is_taken_for_an_ascend() -> None:
+    machine = Asked(some(1), {"info -t board -i 0 -c 0": "\tVDie ID : 1 2 3 4 5\n"})
+    assert [npu.uuid for npu in look(machine).npus] == ["1-2-3-4-5"]
 
 
 def test_p34_a_chip_that_the_configuration_does_not_know_is_left_out_with_the_reason() -> None:
@@ -226,6 +264,7 @@ def test_chips_that_all_left_leave_their_kind() -> None:
     machine = Asked(node("910b4"))
     first = look(machine)
     machine.answers["info -m"] = "NPU ID  Chip ID  Chip Logic ID  Chip Name\n"
+    machine.answers["info"] = "no chips\n"  # not asked for then
     gone = look(machine, previous=first)
     assert (gone.npus, gone.chip, gone.trouble) == ((), first.chip, "")
 
@@ -253,6 +292,16 @@ def test_numbers_that_the_driver_deals_anew_are_taken_together() -> None:
     later = look(machine, previous=first)
     assert [(npu.card, npu.logic, npu.phy) for npu in later.npus] == [(5, 0, 0), (4, 1, 1)]
     assert {npu.card: npu.uuid for npu in later.npus} == {npu.card: npu.uuid for npu in first.npus}
+
+
+def test_physical_ids_of_the_table_are_taken_from_each_table_anew() -> None:
+    machine = Asked(node("910c"))
+    first = look(machine)
+    head = "NPU ID  Chip ID  Chip Logic ID  Chip Phy-ID  Chip Name"
+    machine.answers["info -m"] = f"{head}\n0 0 0 1 Ascend910\n0 1 1 0 Ascend910\n"
+    later = look(machine, previous=first)
+    assert [(npu.device, npu.phy) for npu in later.npus] == [(0, 1), (1, 0)]
+    assert [npu.uuid for npu in later.npus] == [npu.uuid for npu in first.npus[:2]]
 
 
 def test_g14_chips_of_one_card_are_told_apart_by_both_numbers() -> None:

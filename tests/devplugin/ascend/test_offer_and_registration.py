@@ -105,7 +105,7 @@ def test_zero_values_are_left_out() -> None:
 @pytest.mark.parametrize(("soft", "core", "word"), [(True, 100, "true"), (False, 30, "false")])
 def test_p19_the_node_says_its_mode_and_a_soft_card_has_100_cores(soft: bool, core: int, word: str) -> None:
     settings = Settings(soft=soft)
-    assert node_patch(cards(), settings, NOW).annotations[SOFT_KEY] == word
+    assert node_patch(cards(), settings, NOW).annotations["hami-vnpu-core"] == word
     assert [entry["devcore"] for entry in entries(cards(), settings)] == [core]
 
 
