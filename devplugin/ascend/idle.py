@@ -8,9 +8,8 @@ row and for ten minutes (ascend_ppu_hami.md A.9; decision 46).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import msgspec
 
@@ -29,16 +28,12 @@ CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 CONFIRMATIONS = 3
 GRACE = 600.0
 """Seconds since a vNPU was first seen idle and its card first seen settled, whichever is later."""
+SLACK = 1.0
+"""Seconds a look may come early: turns are as long apart as the API server takes to answer more or less."""
 
-STARTING = frozenset(
-    {"ContainerCreating", "PodInitializing", "ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError"}
-)
-"""A container that waits for this may be about to use a vNPU."""
 BROKEN = frozenset({"RunContainerError", "CreateContainerError", "StartError", "CrashLoopBackOff"})
-"""One that waits for this has left it, if it had one."""
-
-State = Literal["candidate", "unknown", "protected"]
-_WEIGHT: Mapping[State, int] = {"candidate": 0, "unknown": 1, "protected": 2}
+"""A container that waits for this has left its vNPU, if it had one. One that waits for anything else, a word
+we do not know included, may be about to use one (ContainerCreating, PodInitializing, ImagePullBackOff, …)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +43,7 @@ class Memory:
     last: float | None = None
     """When the last look was."""
     cards: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    """UUID of a card that was a candidate at every look since → looks, and since when."""
+    """UUID of a card whose pods were settled at every look since → looks, and since when."""
     idle: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """(card, vNPU) → since when it was idle at every look."""
     seen: frozenset[str] = frozenset()
@@ -94,29 +89,27 @@ def look(
     now = turn.now
     if not settings.periodic and memory.found is not None and not memory.found:
         return (), memory
-    if memory.last is not None and now - memory.last < 0.9 * settings.idle_interval:
+    if memory.last is not None and now - memory.last + SLACK < settings.idle_interval:
         return (), memory
     try:
         held = _held_by_kubelet(host, inventory)
-        cards = _states(inventory, turn.pods, held - memory.seen)
+        settled = _settled(inventory, turn.pods, held - memory.seen)
         idle = list(_idle(host, inventory))
     except _IncompleteError:
         return (), Memory(now, seen=memory.seen, found=memory.found)
     seen = (memory.seen & held) | {pod.uid for pod in turn.pods}
     there = frozenset((npu.uuid, vnpu.number) for npu, vnpu in idle)
+    found = there if memory.found is None else memory.found & there
     memory = replace(
         memory,
         last=now,
-        cards={
-            uuid: (memory.cards.get(uuid, (0, now))[0] + 1, memory.cards.get(uuid, (0, now))[1])
-            for uuid, state in cards.items()
-            if state == "candidate"
-        },
+        cards={uuid: _again(memory.cards.get(uuid), now) for uuid in settled},
         idle={key: memory.idle.get(key, now) for key in there},
         seen=seen,
-        found=there if memory.found is None else memory.found & there,
+        found=found,
     )
-    doomed = [(npu, vnpu) for npu, vnpu in idle if _due(npu, vnpu, settings, memory, now)]
+    followed = there if settings.periodic else found
+    doomed = [(npu, vnpu) for npu, vnpu in idle if _due((npu.uuid, vnpu.number), followed, memory, now)]
     gone = {(npu.uuid, vnpu.number) for npu, vnpu in doomed}
     # its number may be given again at once: what takes it begins anew
     left = {key: since for key, since in memory.idle.items() if key not in gone}
@@ -124,11 +117,16 @@ def look(
     return deeds, replace(memory, idle=left)
 
 
-def _due(npu: Npu, vnpu: Vnpu, settings: Settings, memory: Memory, now: float) -> bool:
-    key = (npu.uuid, vnpu.number)
-    if npu.uuid not in memory.cards or not (settings.periodic or key in (memory.found or ())):
+def _again(before: tuple[int, float] | None, now: float) -> tuple[int, float]:
+    looks, since = before if before is not None else (0, now)
+    return looks + 1, since
+
+
+def _due(key: tuple[str, int], followed: Container[tuple[str, int]], memory: Memory, now: float) -> bool:
+    card, _ = key
+    if card not in memory.cards or key not in followed:
         return False
-    looks, settled = memory.cards[npu.uuid]
+    looks, settled = memory.cards[card]
     return looks >= CONFIRMATIONS and now - max(settled, memory.idle[key]) >= GRACE
 
 
@@ -165,39 +163,28 @@ def _held_by_kubelet(host: Host, inventory: Inventory) -> frozenset[str]:
     return frozenset(entry.uid for entry in data.entries or () if entry.resource == resource)
 
 
-def _states(inventory: Inventory, pods: Sequence[Pod], strangers: frozenset[str]) -> dict[str, State]:
-    """Every card's state: the weightiest of what its pods say.
+def _settled(inventory: Inventory, pods: Sequence[Pod], strangers: Collection[str]) -> frozenset[str]:
+    """The cards that no container is about to use a vNPU of.
 
     Args:
         inventory: the cards.
         pods: of the node.
-        strangers: pods that hold devices and that the API server never listed.
+        strangers: pods that hold devices and that the API server did not list before.
     """
     assert inventory.chip is not None
-    states: dict[str, State] = dict.fromkeys((npu.uuid for npu in inventory.npus), "candidate")
-    everywhere: list[State] = []
-    if strangers - {pod.uid for pod in pods}:
-        everywhere.append("unknown")
+    if set(strangers) - {pod.uid for pod in pods}:
+        return frozenset()
+    unsettled: set[str] = set()
     for pod in pods:
-        if pod.terminal:
-            continue
         try:
-            for uuid, state in _uses(pod, inventory.chip):
-                if uuid in states:
-                    states[uuid] = _heavier(states[uuid], state)
+            unsettled |= set() if pod.terminal else _unsettled(pod, inventory.chip)
         except _IncompleteError:
-            everywhere.append("unknown")
-    for state in everywhere:
-        states = {uuid: _heavier(known, state) for uuid, known in states.items()}
-    return states
+            return frozenset()
+    return frozenset(npu.uuid for npu in inventory.npus) - unsettled
 
 
-def _heavier(one: State, other: State) -> State:
-    return max(one, other, key=_WEIGHT.__getitem__)
-
-
-def _uses(pod: Pod, chip: ChipConfig) -> Iterator[tuple[str, State]]:
-    """The cards of a pod, and what its container on each says of a vNPU there.
+def _unsettled(pod: Pod, chip: ChipConfig) -> set[str]:
+    """The cards on which a container of this pod may be about to use a vNPU.
 
     Raises:
         _IncompleteError: it asks for NPUs, and which they are nobody can tell.
@@ -206,24 +193,22 @@ def _uses(pod: Pod, chip: ChipConfig) -> Iterator[tuple[str, State]]:
     if not filled(text):
         if any(chip.resource in limits for limits in pod.limits.values()):
             raise _IncompleteError(f"pod {pod}: its NPUs are not recorded")
-        return
+        return set()
     try:
         slots = decode(text)
     except CodecError as error:
         raise _IncompleteError(f"pod {pod}: {error}") from error
-    for index, slot in enumerate(slots):
-        for device in slot:
-            yield device.id, _state(pod, directories.container(pod, index))
+    return {
+        device.id
+        for index, slot in enumerate(slots)
+        if not _is_settled(pod, directories.container(pod, index))
+        for device in slot
+    }
 
 
-def _state(pod: Pod, container: str | None) -> State:
-    reason = None if container is None else pod.waiting.get(container)
-    if reason in STARTING:
-        return "protected"
-    if reason in BROKEN:
-        return "candidate"
-    # a container that runs, or has ended, needs no vNPU that is idle
-    settled = (
-        reason is None and container in pod.container_ids.values() and pod.phase in {"Pending", "Running"}
-    )
-    return "candidate" if settled else "unknown"
+def _is_settled(pod: Pod, container: str | None) -> bool:
+    """Whether a container needs no vNPU that is idle: it runs, has ended, or failed with one."""
+    reason = pod.waiting.get(container) if container is not None else None
+    if reason is not None:
+        return reason in BROKEN
+    return container in pod.container_ids.values() and pod.phase in {"Pending", "Running"}

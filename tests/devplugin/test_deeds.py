@@ -164,6 +164,15 @@ def test_a_link_in_a_directorys_place_is_moved_aside_itself(tmp_path: Path) -> N
     assert (tmp_path / "kept").is_dir()
 
 
+def test_a_link_that_leads_to_nothing_is_moved_aside_and_removed_too(tmp_path: Path) -> None:
+    ground = LinuxHost(str(tmp_path))
+    for name in ("one", "two"):
+        (tmp_path / name).symlink_to("/nowhere")
+    carry_out(ground, MoveAside("/one"))
+    carry_out(ground, RemoveDir("/two"))
+    assert [path.name for path in tmp_path.iterdir()] == ["one.stale-1"]
+
+
 # ------------------------------------------------------------------ files
 
 
@@ -184,6 +193,14 @@ def test_a_file_with_the_same_bytes_and_another_mode_is_installed_again(ground: 
     ground.put(f"{AT}/target", b"same", 0o600)
     carry_out(ground, InstallFile(f"{AT}/source", f"{AT}/target", 0o755))
     assert mode(ground, f"{AT}/target") == 0o755
+
+
+def test_a_file_with_the_same_mode_and_other_bytes_is_installed_again(ground: Ground) -> None:
+    ground.mkdir(AT)
+    ground.put(f"{AT}/source", b"new", 0o644)
+    ground.put(f"{AT}/target", b"old", 0o644)
+    carry_out(ground, InstallFile(f"{AT}/source", f"{AT}/target"))
+    assert ground.read(f"{AT}/target") == b"new"
 
 
 @pytest.mark.parametrize("missing", ["source", "directory"])
@@ -298,6 +315,15 @@ def picture(host: Ground, path: str) -> Any:
     if found.kind.name == Kind.DIRECTORY.name:
         return {name: picture(host, f"{path}/{name}") for name in host.list(path)}, found.mode
     return host.read(path), found.mode
+
+
+def test_what_is_not_said_of_a_deed_is_what_one_expects() -> None:
+    assert (MakeDir("/d").mode, InstallFile("/a", "/b").mode, WriteFile("/a", b"").mode) == (
+        0o755,
+        0o644,
+        0o644,
+    )
+    assert (RunTool(("x",)).stdin, RunTool(("x",)).wanted) == (b"", "")
 
 
 def test_every_deed_done_twice_ends_in_the_same_node(ground: Ground) -> None:

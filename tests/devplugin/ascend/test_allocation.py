@@ -12,7 +12,7 @@ from devplugin.ascend.inventory import Inventory
 from devplugin.ascend.settings import ChipConfig, Settings
 from devplugin.deeds import MakeDir, MoveAside
 from devplugin.hami import Claim, Pod
-from devplugin.vendor import Allocation, Mount, Refused
+from devplugin.vendor import Allocation, FactRequest, Mount, Refused
 
 from .npupods import B4_1, C910, HARD, P3, SOFT, SOFT_POD, claim, device, entry, node, pod
 
@@ -137,6 +137,13 @@ def test_an_absent_annotation_is_refused_with_its_name() -> None:
     """P7."""
     said = str(refusal(pod([[device("uuid0", 3072)]], None)))
     assert "annotation huawei.com/Ascend310P not set" in said
+
+
+def test_a_long_annotation_is_quoted_in_part() -> None:
+    said = str(refusal(pod([[device("uuid0", 3072)]], "x" * 81)))
+    assert "x" * 80 + "\\u2026" in said
+    assert "x" * 81 not in said
+    assert "x" * 80 + "'" in str(refusal(pod([[device("uuid0", 3072)]], "x" * 80)))
 
 
 @pytest.mark.parametrize(
@@ -313,11 +320,17 @@ def test_chips_of_one_card_are_named_by_their_physical_ids() -> None:
 def test_a_soft_slice_without_the_library_on_the_host_is_refused() -> None:
     """Decision 50: the linker ignores a preload list that names nothing."""
     served = pod([[device("uuid0", 8192)]], [entry("uuid0")], annotations=SOFT_POD)
-    wanted = [fact.subject for fact in needs(node(), SOFT, claim(served))]
-    assert wanted == ["/usr/local/hami-vnpu-core/libvnpu.so", "/usr/local/hami-vnpu-core/ld.so.preload"]
+    files = [f"/usr/local/hami-vnpu-core/{name}" for name in ("libvnpu.so", "ld.so.preload")]
+    assert needs(node(), SOFT, claim(served)) == tuple(FactRequest("file", path) for path in files)
     said = refusal(served, settings=SOFT, there=False)
     assert "libvnpu.so" in str(said)
     assert said.why == "limit"
+
+
+def test_nobody_else_asks_for_the_library() -> None:
+    whole = pod([[device("uuid0", 21527)]], [entry("uuid0")])
+    wrong = pod([[device("uuid0", 8000)]], "no JSON", annotations=SOFT_POD)
+    assert [needs(node(), SOFT, claim(one)) for one in (whole, wrong)] == [(), ()]
 
 
 @pytest.mark.parametrize(

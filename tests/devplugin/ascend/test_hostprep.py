@@ -107,6 +107,11 @@ def test_a_bare_node_gets_directories_library_and_preload_list() -> None:
     done = prepare(host)
     assert done.fatal == ""
     assert done.troubles == ()
+    assert done.done[:2] == (
+        "/usr/local/hami-shared-region: directory, mode 0777",
+        f"{HOST}: directory, mode 0775",
+    )
+    assert done.done[-1] == "npu-smi set device-share -i 7 -c 0 -d 1: done"
     assert host.stat("/usr/local/hami-shared-region").mode == 0o777
     assert host.stat(HOST).mode == 0o775
     assert (host.read(LIBRARY), host.stat(LIBRARY).mode) == (NEW, 0o755)
@@ -190,6 +195,12 @@ class Busy(Watched):
         super().copy(source, target, mode)
 
 
+def test_a_library_that_is_neither_there_nor_can_be_put_there_ends_the_start() -> None:
+    host = machine()
+    host.__class__ = Busy
+    assert prepare(host).fatal == f"failed to copy {LIBRARY}: ETXTBSY"
+
+
 @pytest.mark.parametrize("number", [errno.ETXTBSY, errno.ENOSPC])
 def test_only_a_library_in_use_is_no_reason_to_stop(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A.6."""
@@ -215,15 +226,16 @@ ANOTHER_LEDGER = {
 }
 
 
-@pytest.mark.parametrize("data", ANOTHER_LEDGER.values(), ids=ANOTHER_LEDGER)
-def test_the_library_stays_while_a_living_pods_ledger_is_of_another_version(data: bytes) -> None:
+@pytest.mark.parametrize("kind", ANOTHER_LEDGER)
+def test_the_library_stays_while_a_living_pods_ledger_is_of_another_version(kind: str) -> None:
     """Decision 45."""
     host = machine(library=OLD)
-    ledger(host, data)
+    ledger(host, ANOTHER_LEDGER[kind])
     done = prepare(host, LIVE)
     assert host.read(LIBRARY) == OLD
     assert done.fatal == ""
-    assert "pods ns/live (" in done.troubles[0]
+    version = "1.4.0" if kind.startswith("1.4.0") else "unknown"
+    assert f"pods ns/live ({version}) are not of version 1.4.1" in done.troubles[0]
     (event,) = done.effects
     assert isinstance(event, NodeEvent)
     assert (event.type, event.reason) == ("Warning", "NPULibraryKept")

@@ -12,7 +12,7 @@ from devplugin.ascend.poststart import OLDEST, WITHOUT_HOOK, Mode, Verdict, chec
 
 EITHER = (False, True)
 OLD = ("v2.8.9", "2.8", "v1.9.0", "v2.8.0-rc.0")
-HOOKED = ("v2.9.0-rc0", "v2.9.0", "v2.9.3", "2.9", "v2.10.0-rc1", "v2.10.0-r0", "v2.10.0-r1")
+HOOKED = ("v2.9.0-rc0", "v2.9.0", "v2.9.3", "2.9", "v2.10.0-rc1", "v2.10.0-r0", "v2.10.0-r1", "v2.10.0-rc9")
 FREE = ("v2.10.0-r2", "v2.10.0-r3", "v2.10.0", "2.10", "v2.10.1-rc0", "v2.11.0-rc0", "v3.0.0")
 
 

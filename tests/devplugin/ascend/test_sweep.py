@@ -11,7 +11,7 @@ import pytest
 
 from devplugin.ascend import hostprep, sweep
 from devplugin.ascend.directories import GRACE as DIRECTORY_GRACE
-from devplugin.ascend.idle import BROKEN, CHECKPOINT, GRACE, STARTING
+from devplugin.ascend.idle import GRACE
 from devplugin.ascend.inventory import Inventory
 from devplugin.ascend.settings import Settings
 from devplugin.ascend.vendor import Ascend
@@ -25,6 +25,15 @@ from gpusim.machine import Machine
 from .npupods import HARD, P3, SOFT, device, entry
 from .npupods import pod as _pod
 
+CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+STARTING = (
+    "ContainerCreating",
+    "PodInitializing",
+    "ImagePullBackOff",
+    "ErrImagePull",
+    "CreateContainerConfigError",
+)
+BROKEN = ("RunContainerError", "CreateContainerError", "StartError", "CrashLoopBackOff")
 STEP = 60.0
 """Seconds between turns; the grace is ten of them."""
 TURNS = int(GRACE / STEP) + 1
@@ -218,12 +227,10 @@ def test_a_restart_forgets_and_begins_at_the_start() -> None:
 
 
 def test_looks_are_as_far_apart_as_the_operator_wants() -> None:
-    node = Node(settings=replace(HARD, idle_interval=300.0, periodic=True))
+    node = Node(settings=replace(HARD, idle_interval=600.0, periodic=True))
     number = node.leave()
-    done = [node.turn() for _ in range(TURNS)]
-    assert [turn for turn, one in enumerate(done) if one] == [10]
-    assert done[10] == [str(number)]
-    assert node.memory.vnpus.last == 1000.0 + 10 * STEP
+    done = [node.turn() for _ in range(31)]
+    assert {turn: one for turn, one in enumerate(done) if one} == {20: [str(number)]}  # the third look
 
 
 @pytest.mark.parametrize(("interval", "period"), [(60.0, 60.0), (3600.0, 60.0), (5.0, 5.0)])
@@ -243,12 +250,12 @@ def due(*pods: Callable[[list[str]], Pod], uids: Sequence[str] = ()) -> list[str
     return ["01"[numbers.index(done)] for done in node.turns(2 * TURNS, *there)]
 
 
-@pytest.mark.parametrize("reason", sorted(STARTING))
+@pytest.mark.parametrize("reason", STARTING)
 def test_a_container_about_to_start_protects_its_card_and_no_other(reason: str) -> None:
     assert due(lambda uuids: waiting(reason, uuids[0])) == ["1"]
 
 
-@pytest.mark.parametrize("reason", sorted(BROKEN))
+@pytest.mark.parametrize("reason", BROKEN)
 def test_a_container_that_failed_protects_nothing(reason: str) -> None:
     assert due(lambda uuids: waiting(reason, uuids[0])) == ["0", "1"]
 
@@ -296,7 +303,7 @@ def test_each_container_speaks_for_the_cards_of_its_own_slot() -> None:
 @pytest.mark.parametrize("text", ["garbage", "a,b,c;", None])
 def test_a_pod_whose_cards_cannot_be_told_keeps_them_all(text: str | None) -> None:
     def made(uuids: list[str]) -> Pod:
-        one = pod([[uuids[0]]], limits={"c0": {P3.resource: "1"}})
+        one = pod([[uuids[0]]], limits={"side": {"cpu": "1"}, "c0": {P3.resource: "1"}})
         key = "hami.io/Ascend310P-devices-allocated"
         rest = {name: value for name, value in one.annotations.items() if name != key}
         return replace(one, annotations=rest if text is None else {**rest, key: text})
@@ -307,6 +314,33 @@ def test_a_pod_whose_cards_cannot_be_told_keeps_them_all(text: str | None) -> No
 def test_a_pod_that_asks_for_nothing_of_ours_is_no_business_of_ours() -> None:
     other = Pod("ns", "o", "o", "node-1", "Pending", limits={"c": {"amd.com/gpu": "1"}})
     assert due(lambda uuids: other) == ["0", "1"]
+
+
+def test_a_container_that_was_started_once_and_waits_for_something_new_keeps_its_card() -> None:
+    ids = {"id": "c0"}
+    assert due(lambda uuids: replace(waiting("SomethingNew", uuids[0]), container_ids=ids)) == ["1"]
+
+
+@pytest.mark.parametrize("phase", ["Unknown", ""])
+def test_a_pod_that_its_node_has_not_told_of_keeps_its_card(phase: str) -> None:
+    assert due(lambda uuids: pod([[uuids[0]]], phase=phase)) == ["1"]
+
+
+def test_the_grace_counts_from_when_the_cards_pods_were_settled() -> None:
+    node = Node()
+    number = node.leave()
+    assert node.turns(5, waiting("ContainerCreating", node.uuids[0])) == []
+    assert node.turns(TURNS - 1) == []
+    assert node.turn() == [str(number)]
+
+
+def test_a_pod_that_is_settled_but_for_one_look_begins_anew() -> None:
+    node = Node()
+    number = node.leave()
+    node.turns(TURNS - 1)
+    assert node.turn(waiting(None, node.uuids[0])) == []
+    assert node.turns(TURNS - 1) == []
+    assert node.turn() == [str(number)]
 
 
 # ------------------------------------------------------------------ what must be known
@@ -332,6 +366,15 @@ def test_kubelets_record_of_another_vendors_pod_keeps_nothing() -> None:
     entries = [{"PodUID": "x", "ContainerName": "c", "ResourceName": "amd.com/gpu", "DeviceIDs": {}}]
     node.write(
         json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {P3.resource: None}}}).encode()
+    )
+    assert node.turns(TURNS) == [str(number)]
+
+
+def test_a_record_without_any_pod_is_whole() -> None:
+    node = Node()
+    number = node.leave()
+    node.write(
+        json.dumps({"Data": {"PodDeviceEntries": None, "RegisteredDevices": {P3.resource: []}}}).encode()
     )
     assert node.turns(TURNS) == [str(number)]
 
@@ -422,7 +465,22 @@ def test_a_library_that_was_kept_is_installed_by_the_turn_after_its_pods_are_gon
     assert host.read(f"{SOFT.hook_path}/libvnpu.so") == b"new"
     (event,) = node.decide()
     assert getattr(event, "reason", "") == hostprep.UPDATED
-    assert node.decide() == ()
+    host.put(f"{SOFT.assets_path}/libvnpu.so", b"changed under our feet", 0o755)
+    assert node.decide() == ()  # a library is read no more once it is the image's
+
+
+def test_in_template_mode_no_library_is_looked_at_and_no_chip_shared() -> None:
+    """Decision 45."""
+    node = Node("ascend/910b4")
+    for directory, data in ((HARD.assets_path, b"new"), (HARD.hook_path, b"old")):
+        node.machine.mkdir(directory)
+        node.machine.put(f"{directory}/libvnpu.so", data, 0o755)
+    whole = node.inventory
+    host = cast("Any", node.machine)
+    few = replace(whole, npus=whole.npus[:2])
+    effects, memory = sweep.sweep(host, few, HARD, Turn((), None, 0.0))
+    assert effects == ()
+    assert sweep.sweep(host, whole, HARD, Turn((), memory, STEP))[0] == ()
 
 
 def test_chips_that_appear_after_the_start_are_shared() -> None:
