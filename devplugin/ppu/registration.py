@@ -36,7 +36,7 @@ def node_patch(inventory: Inventory, settings: Settings, now: float) -> NodePatc
     """
     if not inventory.tool:
         return NodePatch()
-    text = json.dumps(registration(inventory, settings), separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(registration(inventory, settings), separators=(",", ":"))
     told: dict[str, str | None] = {VOCABULARY.register: text}
     if VOCABULARY.handshake is not None:
         told[VOCABULARY.handshake] = reported(now)
