@@ -27,8 +27,12 @@ from devplugin.hami import CodecError, LockError, NoClaim
 from devplugin.hook import HookError
 from devplugin.imageref import ImageNameError, normalise
 from devplugin.libc import VersionError, glibc_version
+from devplugin.ppu import smi as ppusmi
+from devplugin.ppu.registered import RegistrationError as PpuRegistrationError
+from devplugin.ppu.statefile import NoStateError
 from devplugin.scrape import address
 from devplugin.settings import SettingsError
+from devplugin.vendortool import ToolError
 from gpusim.ascend.runtime import BadQuotaError
 from gpusim.ascend.shm import UnknownLedgerError
 from gpusim.cluster import scheduler_devices, scheduler_ledger, scheduler_legacy, scheduler_lock
@@ -44,7 +48,7 @@ from gpusim.testing.parsers import Parser, ParserError
 from gpusim.testing.trace import BadTrace
 from gpusim.wire import GarbledError
 
-from . import plugin, simulator, sound, sound_others
+from . import plugin, ppu, simulator, sound, sound_others
 
 _Refuses = type[Exception] | tuple[type[Exception], ...]
 
@@ -87,6 +91,18 @@ def again(error: ParserError) -> str:
 
 def _always(*inputs: bytes) -> Callable[[], Sequence[bytes]]:
     return lambda: inputs
+
+
+def _ppu_smi(name: str, parse: Callable[[str], object], *words: str) -> Row:
+    """A reader of what ``ppu-smi`` prints."""
+    return Row(
+        name,
+        lambda data: parse(plugin.plain(data)),
+        lambda: ppu.says(*words),
+        ToolError,
+        1500,
+        one_line=True,
+    )
 
 
 def _smi(name: str, parse: Callable[[str], object], *words: str) -> Row:
@@ -193,6 +209,20 @@ ROWS = (
     _smi("smi-board", npusmi.board, "-t", "board", "-i", "N", "-c", "0"),
     _smi("smi-place", npusmi.place, "-t", "phyid-remap", "-p", "0"),
     _smi("smi-vnpus", npusmi.vnpus, "-t", "info-vnpu", "-i", "N", "-c", "0"),
+    _ppu_smi("ppu-rows", ppusmi.rows, *ppusmi.QUERY),
+    _ppu_smi("ppu-minors", ppusmi.minors, *ppusmi.LONG),
+    _ppu_smi("ppu-uses", ppusmi.uses),
+    Row("ppu-config", ppu.device_config, ppu.configs, ConfigError, 1500, one_line=True),
+    Row("ppu-state", ppu.state_file, sound_others.state_files, NoStateError, 1000, one_line=True),
+    Row(
+        "ppu-registration",
+        ppu.registration,
+        _always(*ppu.REGISTRATIONS),
+        PpuRegistrationError,
+        1500,
+        one_line=True,
+    ),
+    Row("ppu-preload", ppu.preload, _always(*ppu.PRELOADS), NOTHING, 1000),
     Row("libc", glibc_version, sound.libcs, VersionError, 1000, one_line=True, moment=0.5),
     # Of kubelet, the API server and operators
     Row("kubelet-ids", plugin.kubelet_ids, sound.kubelet_ids, NOTHING, 8000, kind="ids"),
