@@ -123,9 +123,38 @@ def test_the_mode_word_overrules_the_switch(more: dict[str, Any], soft: bool) ->
     assert parse(written(**more)).soft is soft
 
 
-@pytest.mark.parametrize("word", ["enpu", "ENPU ", "hami core", "soft"])
-def test_a_mode_that_is_not_built_is_refused(word: str) -> None:
-    assert "$.vnpus.hamiVnpuMode: " in refused(written(hamiVnpuMode=word))
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("enpu", "enpu is not built; use template or hami-core"),
+        ("ENPU ", "enpu is not built; use template or hami-core"),
+        ("hami core", "'hami core': use template or hami-core"),
+        ("soft", "'soft': use template or hami-core"),
+    ],
+)
+def test_a_mode_that_is_not_built_is_refused(word: str, why: str) -> None:
+    assert refused(written(hamiVnpuMode=word)) == f"$.vnpus.hamiVnpuMode: {why}"
+
+
+def test_what_an_entry_may_leave_out_is_0_or_follows_from_the_rest() -> None:
+    named = {"chipName": "X", "commonWord": "X", "resourceName": "huawei.com/X", "aiCore": 0}
+    data = {**named, "memoryAllocatable": 8, "templates": [{"name": "t", "memory": 8}]}
+    (chip,) = parse(yaml.safe_dump({"vnpus": [data]}).encode()).chips
+    assert (chip.capacity_mib, chip.ai_cores, chip.ai_cpus) == (8, 0, 0)
+    assert [(t.memory_mib, t.ai_cores, t.ai_cpus) for t in chip.templates] == [(8, 0, 0)]
+    assert parse(entry(memoryCapacity=40000)).chips[0].capacity_mib == 40000
+
+
+def test_an_error_in_the_old_layout_has_its_own_place() -> None:
+    assert (
+        refused(yaml.safe_dump({"vnpus": [{**B4, "chipName": ""}]}).encode()) == "$.vnpus[0].chipName: empty"
+    )
+
+
+def test_as_many_shares_as_kubelet_takes_are_accepted() -> None:
+    chip = parse(entry(templates=[{"name": "tiny", "memory": 8}])).chips[0]
+    assert chip.allocatable_mib // chip.templates[0].memory_mib == MOST_SHARES
+    assert parse(written(vnpuDeviceSplitCount=MOST_SHARES)).split == MOST_SHARES
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import re
+
 import pytest
 from hypothesis import given as each
 from hypothesis import strategies as st
 
-from devplugin.ascend.flags import choices, resolve
+from devplugin.ascend.flags import KLOG, choices, resolve
 from devplugin.ascend.settings import Settings
+from devplugin.ascend.vendor import Ascend
+from devplugin.launch import main
 from devplugin.settings import SettingsError
 
 from .nodes import CONFIG, DEVICES, given
@@ -166,6 +171,37 @@ def test_every_setting_says_where_it_comes_from() -> None:
     }
     flagged = given(FLAGS + "-node_name node-a", {"NODE_NAME": "node-b"}, files)
     assert choices(flagged, resolve(flagged)[0])["node_name"].source == "flag"
+
+
+def test_a_setting_names_the_file_that_decides_it() -> None:
+    def sources(device: str, node: str) -> tuple[str, str, str]:
+        files = {"/device-config.yaml": device, "/node-config.yaml": node}
+        asked = given(FLAGS, {"NODE_NAME": "node-a"}, files)
+        found = choices(asked, resolve(asked)[0])
+        return found["mode"].source, found["shares"].source, found["filtered"].source
+
+    device, node = "file /device-config.yaml", "file /node-config.yaml"
+    assert sources(SOFT, "nodes: []") == (device, device, "default")
+    assert sources(DEVICE, "nodes: []") == (device, "default", "default")
+    assert sources(DEVICE, "nodes: [{name: node-a, hami-vnpu-core: true}]") == (node, "default", "default")
+
+
+def test_the_largest_values_are_taken() -> None:
+    settings = settled("-check_idle_vnpu_interval 2147483647 -hw_loglevel 3 -report_time_offset=-2147483647")
+    assert (settings.idle_interval, settings.time_offset) == (2147483647.0, -2147483647)
+
+
+def test_the_version_is_printed_without_any_configuration() -> None:
+    out = io.StringIO()
+    assert main(Ascend(), ["--version"], env={}, out=out) == 0
+    assert re.fullmatch(r"version: \d+\.\d+\.\d+.*\n", out.getvalue())
+
+
+def test_flags_of_the_go_plugins_logging_change_nothing() -> None:
+    words = {bool: "", int: "=7", str: "=x"}
+    flagged = " ".join(f"--{name}{words[type(default)]}" for name, _, default in KLOG)
+    assert "--skip_headers --skip_log_headers --vmodule=x" in flagged
+    assert settled(flagged) == settled()
 
 
 @each(device=st.binary() | st.text().map(str.encode), node=st.binary() | st.text().map(str.encode))

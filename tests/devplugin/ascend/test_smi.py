@@ -57,6 +57,8 @@ HEAD = "NPU ID  Chip ID  Chip Logic ID  Chip Name\n"
     [
         "",
         DOWN,
+        "NPU ID  Chip ID  Chip Logic ID  Chip Type\n0 0 0 Ascend 910B4\n",
+        "NPU ID  Chip Name\n0 0 0 Ascend 910B4\n",
         HEAD + "0 0 x Ascend 910B4\n",
         HEAD + "0 0 0\n",
         HEAD + "0 0\n",
@@ -87,6 +89,13 @@ def test_the_vdie_words_are_joined_to_the_uuid() -> None:
 def test_a_chip_that_does_not_tell_its_vdie_is_an_error(vdie: str) -> None:
     with pytest.raises(SmiError, match=r"^npu-smi info -t board -i 0 -c 0: cannot be read: '"):
         smi.board(f"\tChip Type : Ascend\n\tVDie ID : {vdie}\n", "info -t board -i 0 -c 0")
+
+
+def test_a_vdie_has_one_to_eight_words() -> None:
+    assert smi.board("VDie ID : 7866F664\n").uuid == "7866F664"
+    assert smi.board("VDie ID : 1 2 3 4 5 6 7 8\n").uuid == "1-2-3-4-5-6-7-8"
+    with pytest.raises(SmiError):
+        smi.board("\tNPU ID : 0\n")
 
 
 def test_a_physical_id_leads_to_card_and_chip() -> None:
@@ -143,6 +152,20 @@ def test_slices_of_a_chip_with_and_without_a_container() -> None:
     assert smi.vnpus(smi.ask(machine, PLACES[0], "info", "-t", "info-vnpu", "-i", "5", "-c", "0")) == ()
 
 
+def test_idle_is_a_slice_without_a_container_whose_status_is_0() -> None:
+    assert Vnpu(100, 0, "000000000000", 0, "vir01").idle
+    assert not Vnpu(100, 0, "000000000000", 1, "vir01").idle
+    assert not Vnpu(100, 0, "0123456789ab", 0, "vir01").idle
+
+
+def test_a_chip_that_the_overview_shows_twice_or_without_a_word_is_an_error() -> None:
+    rows = "| 0 910B4 | OK | x |\n| 0 | 0000:C1:00.0 | y |\n"
+    assert smi.health(rows) == {(0, 0): "OK"}
+    for text in (rows + rows, rows.replace("OK", "  ")):
+        with pytest.raises(SmiError):
+            smi.health(text)
+
+
 TABLE = said("310p3-template", "info", "-t", "info-vnpu", "-i", "4", "-c", "0")
 
 
@@ -155,6 +178,9 @@ TABLE = said("310p3-template", "info", "-t", "info-vnpu", "-i", "4", "-c", "0")
         TABLE.replace("Total number of vnpu: 3", "Total number of vnpu: x"),
         TABLE.replace("  101      ", "  abc      "),
         TABLE.replace("Vnpu ID", "Vnpu Id"),
+        "\n".join(line for line in TABLE.splitlines() if "Vnpu ID" not in line),
+        TABLE.replace("000000000000", "0000-0000", 1),
+        TABLE.replace("vir01", "     "),
         "\n".join(line for line in TABLE.splitlines() if "  102  " not in line),
     ],
 )
