@@ -1,4 +1,4 @@
-"""The real process on a simulated PPU node: late drivers, ill cards, deaths, new kubelets, a second writer."""
+"""The real PPU process: late drivers, ill cards, deaths, new kubelets, a second writer, an uninstall."""
 
 from __future__ import annotations
 
