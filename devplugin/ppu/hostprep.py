@@ -36,7 +36,10 @@ def prepare(host: Ground, inventory: Inventory, pods: Sequence[Pod]) -> Prepared
             source, target = f"{ASSETS}/{name}", f"{HOST}/{name}"
             if holders and _another(host, source, target):
                 named = ", ".join(holders[:_NAMED]) + (", …" if len(holders) > _NAMED else "")
-                troubles.append(f"{target}: another than the image's, kept while pods hold PPUs: {named}")
+                troubles.append(
+                    f"{target}: another than the image's, kept while pods hold PPUs ({named}); "
+                    "restart the plugin when they are gone"
+                )
                 continue
             carry_out(host, MakeDir(target.rpartition("/")[0]))
             mode = 0o644 if name == PRELOAD else 0o755

@@ -19,7 +19,7 @@ from devplugin.ppu import smi, statefile
 from devplugin.ppu.registered import RegistrationError, indices
 from devplugin.ppu.registration import type_of
 from devplugin.ppu.smi import QUERY, TOOL
-from devplugin.ppu.statefile import CardUse, NoStateError
+from devplugin.ppu.statefile import CardUse, NoStateError, NotYetError
 from devplugin.ppu.words import CONTAINERS, STATE, VOCABULARY
 from devplugin.vendortool import ToolError
 
@@ -160,6 +160,8 @@ def _containers(host: Host, watched: Watched, problems: list[str]) -> Iterator[_
             continue
         try:
             cards = statefile.read(host, f"{CONTAINERS}/{name}/{STATE}")[: len(uuids)]
+        except NotYetError:  # no program of it has reached for a card: nothing is missing
+            yield _Container(pod, owner.container, uuids, None)
         except NoStateError as error:
             problems.append(f"pod {pod}, container {owner.container}: {error}")
             yield _Container(pod, owner.container, uuids, None)

@@ -34,6 +34,10 @@ class NoStateError(Exception):
     """There is nothing to be read from this file; the text says why."""
 
 
+class NotYetError(NoStateError):
+    """There is no file: the library makes it when the container's first program reaches for a card."""
+
+
 @dataclass(frozen=True, slots=True)
 class CardUse:
     """One card, by the container's own index."""
@@ -55,6 +59,7 @@ def read(host: Host, path: str) -> tuple[CardUse, ...]:
     """All 64 cards of a file that others may be writing, whether the container has them or not.
 
     Raises:
+        NotYetError: there is none yet.
         NoStateError: it cannot be read, or does not hold what can be believed.
     """
     try:
@@ -62,6 +67,8 @@ def read(host: Host, path: str) -> tuple[CardUse, ...]:
             found = parse(host.read(path))
             if all(card.settled for card in found):
                 break
+    except FileNotFoundError as error:
+        raise NotYetError(f"{path}: ENOENT") from error
     except OSError as error:
         raise NoStateError(f"{path}: {words(error)}") from error
     except NoStateError as error:
