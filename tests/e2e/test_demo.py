@@ -36,7 +36,7 @@ def demo(*words: str) -> subprocess.CompletedProcess[str]:
             ("NPU_MEM_QUOTA", "ASCEND_VNPU_SPECS", "hami.io/node-register-Ascend910B4", "vir05_1c_8g"),
         ),
         (
-            "fixtures/ppu/zw810e-1.yaml",
+            "fixtures/ppu/zw810e-8.yaml",
             ("slice", "whole"),
             ("HGGC_DEVICE_MEMORY_LIMIT_0", "HGGC_DEVICE_SM_LIMIT", "hami.io/node-register-ppu"),
         ),
