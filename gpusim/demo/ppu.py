@@ -1,4 +1,4 @@
-"""The play of a PPU node: a slice that the runtime library limits, then a whole card, where there is another."""
+"""The play of a PPU node: a slice that the runtime library limits, then a whole card if there is another."""
 
 from __future__ import annotations
 
