@@ -1,9 +1,9 @@
 """Which PPUs the node has: ppu-smi asked twice and the answers joined, all of them or none.
 
 A question that is not answered leaves the PPUs of the look before as they are, with the reason in
-`Inventory.trouble`; the next look asks again, so a driver that comes late at boot needs no restart (as
-ascend_ppu_hami.md G 2 of the other vendor). One value that reads ``N/A`` concerns its card alone (decision
-54): a card that was known before stays, unhealthy, and one that never said what is needed is left out.
+`Inventory.trouble`; the next look asks again, so a driver that comes late at boot needs no restart (the
+complaint of ascend_ppu_hami.md G 2). One value that reads ``N/A`` concerns its card alone (decision 54): a
+card that was known before stays, unhealthy, and one that never said what is needed is left out.
 """
 
 from __future__ import annotations
