@@ -41,10 +41,11 @@ def _driver(host: Host) -> Check:
 
 
 def _kfd(host: Host) -> Check:
+    """Whether it is there; opening it would keep every GPU from being switched meanwhile (decision 28)."""
     try:
-        host.probe(KFD)
+        host.stat(KFD)
     except OSError as error:
-        remedy = "run privileged with the node's /dev, and see dmesg for the driver"
+        remedy = "mount the node's /dev, and see dmesg for the driver"
         return Check("compute interface", "missing", f"{KFD}: {words(error)}", remedy)
     return good("compute interface", KFD)
 

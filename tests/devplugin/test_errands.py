@@ -110,6 +110,20 @@ def test_a_driver_that_is_not_loaded_is_missing(api: ApiServer, tmp_path: Path, 
     assert found["devices to offer"]["verdict"] == "missing"
 
 
+def test_a_check_opens_no_compute_interface(api: ApiServer, tmp_path: Path, plugins: Path) -> None:
+    """An open /dev/kfd blocks every partition switch of the node (decision 28)."""
+
+    class Watching(Machine):
+        def probe(self, path: str, access: str = "rw") -> None:
+            assert path != "/dev/kfd"
+            super().probe(path, access)
+
+    one = Watching(load("mi355x/spx-6.14"))
+    _, found = checks(api, tmp_path, plugins, host=one)
+    assert found["compute interface"]["verdict"] == "ok"
+    assert found["/dev/dri/renderD128"]["verdict"] == "ok"
+
+
 def test_a_socket_that_nobody_answers_on_is_no_kubelet(api: ApiServer, tmp_path: Path) -> None:
     directory = tmp_path / "dead"
     directory.mkdir()
