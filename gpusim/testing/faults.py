@@ -162,9 +162,18 @@ class Plan:
     """Faults in the order they are looked at: of several that are due, all strike.
 
     ``Plan()`` lets nothing go wrong.
+
+    Raises:
+        GpusimError: it is not made of faults, as with a comma forgotten: ``Plan((Fault("eio")))``.
     """
 
     faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        given: Any = self.faults
+        if not isinstance(given, (tuple, list)) or not all(isinstance(fault, Fault) for fault in given):
+            raise GpusimError(f"a plan is made of a tuple of faults, Plan((Fault(…),)), not of {given!r:.80}")
+        object.__setattr__(self, "faults", tuple(given))
 
     def on(self, *where: str) -> tuple[Fault, ...]:
         """The faults of some places: ``host``, ``machine``, ``kubelet``, ``api``."""

@@ -222,12 +222,20 @@ def _told(item: pytest.Item, node: Any, place: int) -> str:
             if last:
                 lines.append("its only calls:" if last == calls else f"the last of {len(calls)} calls:")
                 lines += [f"  {words(call)}" for call in last]
-            path = _traces(item.config) / _file_name(item.nodeid, place)
-            path.write_text(text, encoding="utf-8")
-            lines.append(f"again: gpusim replay {path}")
+            lines.append(_kept(item, text, place))
     except Exception as error:  # the test's own failure is to be reported, whatever happens here
         return f"cannot be shown: {error!r}"
     return "\n".join(lines)
+
+
+def _kept(item: pytest.Item, text: str, place: int) -> str:
+    """How to do it again; where the directory takes no trace, why not: the picture is shown all the same."""
+    try:
+        path = _traces(item.config) / _file_name(item.nodeid, place)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        return f"the trace cannot be kept: {error}"
+    return f"again: gpusim replay {path}"
 
 
 def _traces(config: pytest.Config) -> Path:

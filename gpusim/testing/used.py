@@ -61,8 +61,15 @@ def make(source: Source = DEFAULT, *, faults: Plan = Plan()) -> Used:  # noqa: B
     Raises:
         BadFixture: no such fixture, or none that describes a node.
         SpecError: a spec of a node that cannot exist.
+        TypeError: no name, path or spec; faults that are no plan.
     """
-    spec = source if isinstance(source, NodeSpec) else _load(os.fspath(source))
+    plan: Any = faults  # what a marker says has met no type checker
+    if not isinstance(plan, Plan):
+        raise TypeError(f"faults are a Plan, not {type(plan).__name__}")
+    named: Any = source
+    if not isinstance(named, (str, os.PathLike, NodeSpec)):
+        raise TypeError(f"a node is a name, a path or a NodeSpec, not {type(named).__name__}")
+    spec = named if isinstance(named, NodeSpec) else _load(os.fspath(named))
     return witness.note(Used(spec, faults))
 
 

@@ -40,7 +40,7 @@ def main() -> int:
         if len(rows) != 1 or args.seed is None or args.number < 0:
             parser.error("--number needs --seed and one parser")
         return _alone(rows[0], args.seed, args.number)
-    if args.jobs < 1 or args.seconds <= 0:
+    if args.jobs < 1 or not args.seconds > 0:  # not a number is not above 0
         parser.error("--jobs starts at 1, --seconds above 0")
     first = int(time.time()) if args.seed is None else args.seed
     print(f"seeds from {first}, {args.seconds:g} s, {len(rows)} parsers")

@@ -53,3 +53,10 @@ def test_one_input_can_be_looked_at_alone() -> None:
     shown, verdict = done.stdout.splitlines()
     assert shown == repr(case(row.parser(), seed=3, number=5))
     assert verdict.split(" ")[0] in ("refused", "taken")
+
+
+def test_a_time_that_is_no_number_is_refused_and_checks_nothing_in_silence() -> None:
+    command = [sys.executable, "-m", "tests.fuzz", "--seconds", "nan"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--seconds above 0" in done.stderr

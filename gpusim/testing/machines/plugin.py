@@ -179,7 +179,7 @@ class PluginMachine(RuleBasedStateMachine):
             why = f"{request} fits and is refused; pods served: {served}"
             ensure(not fits or (invariant == _FITS and not self.complete), invariant, why)
             return
-        self.pods[pod] = list(shares)
+        shares = self.pods[pod] = list(shares)  # once: it may be a generator
         self._as_asked(pod, request, shares)
         self._recount()
 

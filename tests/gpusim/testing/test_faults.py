@@ -18,7 +18,7 @@ from gpusim.errors import GpusimError
 from gpusim.export.render import render
 from gpusim.machine import Machine
 from gpusim.testing.clock import Clock
-from gpusim.testing.faults import VERBS, Fault, Plan, arm, seeded
+from gpusim.testing.faults import OPERATIONS, VERBS, Fault, Plan, arm, seeded
 from gpusim.testing.faulty import Faulty
 from gpusim.testing.machines import node
 
@@ -223,6 +223,19 @@ def test_kubelets_part_of_a_plan_is_set_or_waits_for_its_time() -> None:
     assert done[-1] == "kill"
     with pytest.raises(GpusimError, match="clock"):
         arm(plan, kubelet=kubelet)
+
+
+def test_a_plan_that_is_not_made_of_faults_says_so_at_once() -> None:
+    one = Fault("eio")
+    assert Plan([one]) == Plan((one,))  # type: ignore[arg-type]
+    for wrong in (one, "eio", ("eio",), None):
+        with pytest.raises(GpusimError, match=r"^a plan is made of a tuple of faults, .* not of "):
+            Plan(wrong)  # type: ignore[arg-type]
+
+
+def test_the_docs_list_every_operation_that_can_be_struck() -> None:
+    (listed,) = re.findall(r"^\| `on` \| the operation: `([a-z ]+)`", DOCS.read_text(), re.MULTILINE)
+    assert sorted(listed.split()) == sorted(OPERATIONS)
 
 
 def test_the_docs_list_every_verb_with_its_sentence() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -17,6 +18,7 @@ from gpusim.testing.machines import (
     LedgerMachine,
     NodeMachine,
     PluginMachine,
+    Request,
     Share,
     ToyLedger,
     node,
@@ -147,3 +149,12 @@ def test_a_strategy_of_devices_may_be_replaced() -> None:
         devices = st.just(devices_of(node(each=[{}])))
 
     run_state_machine_as_test(Mine, settings=settings(QUICK, max_examples=5))
+
+
+def test_an_allocator_may_answer_with_a_generator() -> None:
+    class Lazy(Right):
+        def allocate(self, pod: str, request: Request) -> Any:
+            shares = super().allocate(pod, request)
+            return None if shares is None else (share for share in shares)
+
+    run_state_machine_as_test(on_allocator(Lazy), settings=settings(QUICK, max_examples=5))

@@ -267,6 +267,37 @@ def test_the_workers_of_xdist_do_not_get_in_each_others_way(run: Run, tmp_path: 
     assert done.stdout.count("simulated node") == 6
 
 
+def test_a_directory_that_takes_no_trace_hides_no_picture(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a-file").write_text("")
+    for named in ("a-file", "a-file/below"):
+        done = run("def test_it(machine):\n    assert False\n", "--gpusim-traces", named)
+        outcome(done, failed=1)
+        assert "mi355x/spx-6.14: kernel" in done.stdout
+        assert "the trace cannot be kept: [Errno" in done.stdout
+
+
+def test_a_marker_that_makes_no_sense_is_told_in_words(run: Run) -> None:
+    done = run(
+        """
+        @pytest.mark.machine("mi355x/spx-6.14", faults="eio")
+        def test_faults(machine): ...
+
+        @pytest.mark.machine(b"mi355x/spx-6.14")
+        def test_bytes(machine): ...
+
+        @pytest.mark.machine(7)
+        def test_number(machine): ...
+        """
+    )
+    outcome(done, error=3)
+    for why in (
+        "faults are a Plan, not str",
+        "a node is a name, a path or a NodeSpec, not bytes",
+        "a node is a name, a path or a NodeSpec, not int",
+    ):
+        assert f"@pytest.mark.machine: {why}" in done.stdout
+
+
 def test_it_works_beside_pyfakefs_in_either_order(run: Run, tmp_path: Path) -> None:
     done = run(
         """
