@@ -132,14 +132,16 @@ class Faulty:
     def rename(self, old: str, new: str) -> None:
         """Give a name to what had another; what vanished as `new` is there again."""
         self._do("rename", old, lambda: self.host.rename(old, new))
+        self._there_again(new)
 
     def chmod(self, path: str, mode: int) -> None:
         """Set permission bits."""
         self._do("chmod", path, lambda: self.host.chmod(path, mode))
 
     def copy(self, source: str, target: str, mode: int) -> None:
-        """Copy a file's bytes."""
+        """Copy a file's bytes; what had vanished as `target` is there again."""
         self._do("copy", source, lambda: self.host.copy(source, target, mode))
+        self._there_again(target)
 
     # Runner
 
@@ -161,9 +163,14 @@ class Faulty:
 
     def _do(self, operation: str, path: str, act: Callable[[], Any], *, makes: bool = False) -> Any:
         strikes = self._strike(operation, path)
-        if makes and path in self._gone:
-            self._gone.remove(path)
+        if makes:
+            self._there_again(path)
         return self._answer(operation, path, strikes, act)
+
+    def _there_again(self, path: str) -> None:
+        """Something was made under a name that had vanished."""
+        if path in self._gone:
+            self._gone.remove(path)
 
     def _strike(self, operation: str, path: str) -> _Strikes:
         """Count an operation against every fault; those that are due."""

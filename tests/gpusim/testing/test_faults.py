@@ -225,6 +225,24 @@ def test_kubelets_part_of_a_plan_is_set_or_waits_for_its_time() -> None:
         arm(plan, kubelet=kubelet)
 
 
+@pytest.mark.parametrize("how", ["put", "rename", "copy"])
+def test_what_is_made_under_a_name_that_vanished_is_there_again(how: str) -> None:
+    host = faulty(Fault("vanish", path="/run/own", name="b"))
+    host.mkdir("/run/own")
+    for name in ("a", "b"):
+        host.put(f"/run/own/{name}", name.encode())
+    host.list("/run/own")
+    assert code(lambda: host.read("/run/own/b")) == "ENOENT"
+    if how == "put":
+        host.put("/run/own/b", b"a")
+    elif how == "rename":
+        host.rename("/run/own/a", "/run/own/b")
+    else:
+        host.copy("/run/own/a", "/run/own/b", 0o644)
+    assert "b" in host.list("/run/own")
+    assert host.read("/run/own/b") == b"a"
+
+
 def test_a_plan_that_is_not_made_of_faults_says_so_at_once() -> None:
     one = Fault("eio")
     assert Plan([one]) == Plan((one,))  # type: ignore[arg-type]
