@@ -27,6 +27,7 @@ from gpusim.cli import (
     top,
     verify,
 )
+from gpusim.cli.extras import remedy
 from gpusim.cli.parser import Command
 from gpusim.errors import GpusimError
 from gpusim.stdout import forget
@@ -74,6 +75,17 @@ def parser() -> Command:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
+    try:
+        return _run(argv)
+    except ModuleNotFoundError as error:
+        said = remedy(error)
+        if said is None:
+            raise
+        sys.stderr.write(f"{said}\n")
+        return 1
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         args = parser().parse_args(argv)
     except SystemExit as leaving:

@@ -21,6 +21,7 @@ import pytest
 
 from gpusim import fixture, hosts
 from gpusim.cli import main
+from gpusim.cli.extras import remedy
 from gpusim.errors import GpusimError, NoServerError
 from gpusim.fixture import load
 from gpusim.machine import Machine
@@ -512,3 +513,30 @@ def test_ctrl_c_while_modules_are_imported_is_no_traceback(directory: Path) -> N
         timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("absent", "extra", "words"),
+    [
+        ("yaml", "sim", "fixtures"),
+        ("grpc", "daemon", "kubelet --help"),
+        ("msgspec", "sim", "apiserver --help"),
+    ],
+)
+def test_without_an_extra_the_command_says_what_to_install(absent: str, extra: str, words: str) -> None:
+    program = (
+        f"import sys; sys.modules[{absent!r}] = None; "
+        f"from gpusim.cli import main; sys.exit(main({words.split()!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    said = f"gpusim: this needs {absent}: pip install 'gpusim[{extra}]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+def test_a_module_of_ours_that_is_absent_is_no_extra() -> None:
+    assert remedy(ModuleNotFoundError("No module named 'gpusim.x'", name="gpusim.x")) is None
+    assert (
+        remedy(ModuleNotFoundError("No module named 'google.protobuf'", name="google.protobuf")) is not None
+    )
