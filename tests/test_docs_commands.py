@@ -270,7 +270,7 @@ def test_a_shell_keeps_variables_jobs_and_directories(tmp_path: Path) -> None:
         "A=3",
         "mkdir d && cd d",
         'echo "$A" >f',
-        "sleep 60 &",
+        "(echo ready; sleep 60) &",
         'test -n "$(jobs -p)"',
         "grep -q 3 ../d/f",
     )

@@ -131,10 +131,10 @@ class Cluster:
                 self._boot(name, fixture, undo)
             config = {**read_config(DEVICE_CONFIG), "alibaba": ALIBABA}
             scheduler = Scheduler(
-                self.server.url,
+                self.store,
                 vendors=(AMD, *config_vendors(config)),
                 refresh_seconds=0.3,
-                poll_seconds=0.05,
+                poll_seconds=0.1,
                 retry_seconds=0.1,
             ).start()
             undo.callback(scheduler.stop)
@@ -163,7 +163,7 @@ class Cluster:
         sockets = self.path / name / "device-plugins"
         sockets.parent.mkdir()
         kubelet = Kubelet(
-            sockets, node=name, api=self.server.url, numa_nodes=range(8), poll_seconds=0.05, machine=machine
+            sockets, node=name, api=self.store, numa_nodes=range(8), poll_seconds=0.1, machine=machine
         ).start()
         undo.callback(kubelet.stop)
         self.nodes[name] = Node(name, machine, f"{self.path}/{name}.sock", sockets, kubelet)

@@ -1,4 +1,4 @@
-"""Command lines of `kubectl` and `helm`: flags with a value, switches, the rest; any other word is an error."""
+"""Command lines of `kubectl` and `helm`: flags with a value, switches, the rest; others are errors."""
 
 from __future__ import annotations
 
