@@ -161,15 +161,20 @@ class _Call:
     body: dict[str, Any] | None = None
 
 
-def failure(call: _Call, status: int, body: bytes) -> KubeError:
-    """The error for an HTTP status that is not 2xx; the server's own message is kept."""
+def failure(call: _Call, status: int, body: bytes, whose: str = "plugin") -> KubeError:
+    """The error for an HTTP status that is not 2xx; the server's own message is kept.
+
+    `whose` ClusterRole lacks the right: a monitor and a labeller have accounts of their own.
+    """
     what = f"{call.verb} {call.resource} ({call.path}): HTTP {status}: {read_message(body) or 'no message'}"
     if status == 401:
         return Forbidden(
             f"{what}; the API server does not accept our credentials: check the service account token"
         )
     if status == 403:
-        return Forbidden(f"{what}; grant verb {call.verb!r} on {call.resource!r} in the plugin's ClusterRole")
+        return Forbidden(
+            f"{what}; grant verb {call.verb!r} on {call.resource!r} in the {whose}'s ClusterRole"
+        )
     kinds: dict[int, type[KubeError]] = {404: NotFound, 409: Conflict, 410: Gone, 429: Unavailable}
     return kinds.get(status, Unavailable if status >= 500 else Rejected)(what)
 
@@ -258,7 +263,7 @@ class OfficialClient:
                 f"{call.verb} {call.resource}: no answer within {self._deadline:g} s"
             ) from error
         if not 200 <= status < 300:
-            raise failure(call, status, body)
+            raise failure(call, status, body, self._component.rpartition("-")[2])
         try:
             return read(body)
         except msgspec.MsgspecError as error:

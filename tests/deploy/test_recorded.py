@@ -101,6 +101,23 @@ class Life(Rig):
             )
         return bool(self.kubelet.admit(placed).admitted)
 
+    def beside(self, program: str, *words: str) -> None:
+        """Start another daemon of the node."""
+        env = {
+            **dict.fromkeys(("NODE_NAME", "DS_NODE_NAME"), NODE),
+            "KUBECONFIG": str(self.path / "kubeconfig"),
+            "HOME": str(self.path),
+        }
+        line = (sys.executable, "-c", PROGRAM.format(program), *self.command[3:], *words)
+        self.plugins.append(Plugin(line, env, self.path / "log"))
+
+    def refuse(self, right: rights.Right) -> None:
+        """Have the API server answer 403 to a verb, from now on."""
+        resource, _, subresource = right.resource.partition("/")
+        self.server.faults.add(
+            Fault(verb=right.verb, resource=resource, subresource=subresource, code=403, times=None)
+        )
+
     def asked(self) -> set[Grant]:
         """By this plugin alone: its name is in every request."""
         vendor = {AMD: "amd", ASCEND: "ascend", PPU: "ppu"}[self.name]
@@ -158,33 +175,52 @@ def test_a_monitor_asks_for_nothing_that_its_account_may_not(
     words = container(objects(name, given)[("DaemonSet", daemon_set)])["args"]
     with Life(name, *LIVES[name]) as life:
         # On a port of its own: the chart's may be taken on this machine.
-        life.plugins.append(
-            Plugin(
-                (
-                    *(sys.executable, "-c", PROGRAM.format("vgpu_monitor"), *life.command[3:]),
-                    *(word.replace("=:9394", "=127.0.0.1:0") for word in words),
-                ),
-                {"NODE_NAME": NODE, "KUBECONFIG": str(life.path / "kubeconfig"), "HOME": str(life.path)},
-                life.path / "log",
-            )
-        )
+        life.beside("vgpu_monitor", *(word.replace("=:9394", "=127.0.0.1:0") for word in words))
         asked = until(lambda: len(verbs := life.server.requests.verbs("vgpu-monitor")) > 1 and verbs)
         assert asked == {(right.resource, right.verb) for right in rights.MONITOR}
         assert asked <= found.needed
 
 
-@pytest.mark.parametrize("right", rights.PLUGIN, ids=str)
-def test_a_verb_that_is_not_granted_is_named_with_its_resource_and_what_to_grant(right: rights.Right) -> None:
-    resource, _, subresource = right.resource.partition("/")
+REFUSALS = [
+    (name, right) for name in LIVES for right in rights.PLUGIN if name == AMD or "/" not in right.resource
+]
+"""Every verb of every plugin; capacity is AMD's alone."""
+
+
+@pytest.mark.parametrize(("name", "right"), REFUSALS, ids=str)
+def test_a_verb_that_is_not_granted_is_named_with_its_resource_and_what_to_grant(
+    name: str, right: rights.Right
+) -> None:
     said = f"grant verb {right.verb!r} on {right.resource!r} in the plugin's ClusterRole"
-    with Life(AMD, *LIVES[AMD]) as life:
+    with Life(name, *LIVES[name]) as life:
         life.store.patch("nodes", NODE, {"metadata": {"annotations": {LOCK: GONE}}})
-        life.server.faults.add(
-            Fault(verb=right.verb, resource=resource, subresource=subresource, code=403, times=None)
-        )
-        life.launch(GIVEN[AMD])
+        life.refuse(right)
+        life.launch(GIVEN[name])
         if str(right) in {"patch pods", "create events"}:  # not before a pod comes
             life.ready()
             life.admit("one", [life.device() if right.verb == "patch" else ABSENT])
         until(lambda: life.plugins[-1].said(said), 15, lambda: str(life.plugins[-1].lines()[-5:]))
         assert life.plugins[-1].process.poll() is None, "it goes on, and works when the role is mended"
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "whose", "right"),
+    [
+        *(
+            ("vgpu_monitor", "-vendor=ppu -metrics_bind_address=127.0.0.1:0", "monitor", right)
+            for right in rights.MONITOR
+        ),
+        *(("node_labeller", "-vram", "labeller", right) for right in rights.LABELLER),
+    ],
+    ids=str,
+)
+def test_a_monitor_and_a_labeller_name_their_own_role(
+    program: str, words: str, whose: str, right: rights.Right
+) -> None:
+    name = PPU if program == "vgpu_monitor" else AMD
+    said = f"grant verb {right.verb!r} on {right.resource!r} in the {whose}'s ClusterRole"
+    with Life(name, *LIVES[name]) as life:
+        life.refuse(right)
+        life.beside(program, *words.split())
+        until(lambda: life.plugins[-1].said(said), 15, lambda: str(life.plugins[-1].lines()[-5:]))
+        assert life.plugins[-1].process.poll() is None
