@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from devplugin.hami.values import Node
 from devplugin.host import Host
 from devplugin.preflight import Check, as_json, failed, good, text
-from devplugin.rights import PLUGIN
+from devplugin.rights import PLUGIN, Right
 from devplugin.settings import SettingsError
 from devplugin.stdout import printed
 from devplugin.vendor import SettingsInput, Vendor
@@ -40,9 +41,15 @@ def check(vendor: Vendor[Any, Any], host: Host, given: SettingsInput, settings: 
     inventory = vendor.discover(host, settings, None)
     checks = [*vendor.checks(host, inventory, settings), _devices(vendor, inventory, settings)]
     checks += ready.kubelet(given.args.kubelet_dir)
-    checks += asyncio.run(ready.cluster(_connect(vendor, given), given.node, PLUGIN))
+    checks += asyncio.run(ready.cluster(_connect(vendor, given), given.node, _rights(vendor, given.node)))
     status = place.printed(as_json(checks) if given.args.json else text(checks))
     return 1 if failed(checks) else status
+
+
+def _rights(vendor: Vendor[Any, Any], node: str) -> tuple[Right, ...]:
+    """What this vendor's plugin asks for: whoever publishes no capacity never patches a node's status."""
+    publishes = bool(vendor.leftovers(Node(node, "")).capacity)
+    return tuple(right for right in PLUGIN if publishes or right.resource != "nodes/status")
 
 
 def _devices(vendor: Vendor[Any, Any], inventory: Any, settings: Any) -> Check:

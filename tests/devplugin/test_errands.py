@@ -13,6 +13,7 @@ import pytest
 
 from devplugin.amd.vendor import Amd
 from devplugin.launch import main
+from devplugin.ppu.vendor import Ppu
 from devplugin.rights import PLUGIN
 from gpusim.cluster.apifaults import Fault
 from gpusim.cluster.apiserver import ApiServer
@@ -82,6 +83,23 @@ def test_a_right_that_is_not_granted_is_named_with_its_remedy(
     assert one["found"] == "not granted"
     assert f"grant verb {right.verb!r} on {right.resource!r}" in one["remedy"]
     assert right.purpose in one["remedy"]
+
+
+def test_no_right_is_asked_for_that_a_vendors_plugin_never_uses(
+    api: ApiServer, tmp_path: Path, plugins: Path
+) -> None:
+    """A PPU plugin publishes no capacity; its chart grants no `nodes/status`, and nothing is missing."""
+    config = api.kubeconfig(tmp_path / "kubeconfig")
+    out = io.StringIO()
+    main(
+        Ppu(),
+        ["-check", "-json", "-kubelet_dir", str(plugins)],
+        host=Machine(load("ppu/zw810e-1")),  # type: ignore[arg-type]
+        env={"NODE_NAME": NODE, "KUBECONFIG": str(config)},
+        out=out,
+    )
+    asked = {one["name"] for one in json.loads(out.getvalue())["checks"] if one["name"].startswith("right ")}
+    assert asked == {f"right {right}" for right in PLUGIN if right.resource != "nodes/status"}
 
 
 def test_what_pods_need_is_missing_and_what_only_people_read_is_a_warning(
