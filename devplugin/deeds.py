@@ -77,6 +77,9 @@ class RunTool:
 
 
 Deed = MakeDir | MoveAside | RemoveDir | InstallFile | WriteFile | RunTool
+_LEVELS = 1000
+"""Levels of a directory that one deed removes: who still nests more meanwhile cannot keep it for ever."""
+
 DEEDS = (MakeDir, MoveAside, RemoveDir, InstallFile, WriteFile, RunTool)
 
 
@@ -152,13 +155,29 @@ def _remove_dir(ground: Ground, deed: RemoveDir) -> str:
 
 
 def _empty(ground: Ground, directory: str) -> None:
-    for name in ground.list(directory):
-        path = f"{directory}/{name}"
-        if _mode(ground, path, Kind.DIRECTORY) is not None:
-            _empty(ground, path)
+    """Level by level: what lies two deep is moved up, so that no path is ever longer than the kernel takes.
+
+    A container can nest directories deeper than a path or a stack reaches. What is left after so many levels
+    fails the `rmdir` behind this, and the deed done again goes on from there.
+    """
+    number = 0
+    for _ in range(_LEVELS):
+        names = ground.list(directory)
+        if not names:
+            return
+        for name in names:
+            path = f"{directory}/{name}"
+            if _mode(ground, path, Kind.DIRECTORY) is None:
+                ground.unlink(path)
+                continue
+            for below in ground.list(path):
+                if _mode(ground, f"{path}/{below}", Kind.DIRECTORY) is None:
+                    ground.unlink(f"{path}/{below}")
+                    continue
+                while _there(ground, up := f"{directory}/{number}"):
+                    number += 1
+                ground.rename(f"{path}/{below}", up)
             ground.rmdir(path)
-        else:
-            ground.unlink(path)
 
 
 def _install(ground: Ground, deed: InstallFile) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -128,6 +129,42 @@ def test_a_directory_goes_with_all_that_is_in_it(ground: Ground) -> None:
     assert carry_out(ground, RemoveDir(AT)) == f"{AT}: removed"
     assert not is_there(ground, AT)
     assert carry_out(ground, RemoveDir(AT)) == ""
+
+
+def nest(directory: Path, depth: int) -> None:
+    """Directories in each other, each with a file and an empty neighbour; no path to the last need exist."""
+    here = os.open(directory, os.O_RDONLY)
+    for _ in range(depth):
+        for name in ("0" * 60, "1"):
+            os.mkdir(name, dir_fd=here)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+        below = os.open("0" * 60, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def test_levels_that_are_named_alike_go_all(ground: Ground) -> None:
+    for path in ("0/0/0", "0/1/0", "1/0/1", "2"):
+        ground.mkdir(f"{AT}/{path}")
+        ground.put(f"{AT}/{path}/file", b"1")
+    ground.put("/srv/file", b"1")
+    carry_out(ground, RemoveDir(AT))
+    assert ground.list("/srv") == ["file"]
+
+
+def test_a_directory_goes_though_it_is_nested_deeper_than_a_path_or_a_stack_reaches() -> None:
+    """A container may nest what it likes in the directory it was given; others' must go all the same."""
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # thousands of steps, and no disk takes part
+    with tempfile.TemporaryDirectory(dir=memory) as made:
+        ground = LinuxHost(made)
+        Path(made, "dir").mkdir()
+        Path(made, "kept").touch()
+        nest(Path(made, "dir"), 1100)
+        with pytest.raises(DeedError, match=r"^/dir: ENOTEMPTY"):  # so many levels are enough for one turn
+            carry_out(ground, RemoveDir("/dir"))
+        carry_out(ground, RemoveDir("/dir"))
+        assert os.listdir(made) == ["kept"]
 
 
 def test_links_below_are_removed_and_never_followed(tmp_path: Path) -> None:
