@@ -39,7 +39,7 @@ def play(stage: Stage, fixture: str) -> None:
     elif spec.npus:
         ascend.act(stage, fixture, spec)
     elif spec.ppus:
-        ppu.act(stage, fixture, spec)
+        ppu.act(stage, fixture)
     else:
         raise DemoError(f"{fixture}: a node without accelerators has nothing to show; see fixtures/")
     stage.console.rule("done")

@@ -46,11 +46,9 @@ def plugin(stage: Stage, api: ApiClient, mode: str) -> list[dict[str, Any]]:
         return devices if slots and allocatable(api, "amd.com/gpu") == slots else None
 
     devices: list[dict[str, Any]] = stage.until(f"the {mode} mode devices at kubelet and scheduler", ready)
-    line = stage.logged("plugin", "operating mode:")
-    count = allocatable(api, "amd.com/gpu")
-    stage.console.print(
-        f"plugin: [green]operating mode: {mode}[/green], amd.com/gpu: {count}" if line else ""
-    )
+    said = f"operating mode: {mode}"
+    stage.until("the plugin's log", lambda: stage.logged("plugin", said))  # it is written in batches
+    stage.console.print(f"plugin: [green]{said}[/green], amd.com/gpu: {allocatable(api, 'amd.com/gpu')}")
     show_devices(stage.console, REGISTER, devices)
     return devices
 

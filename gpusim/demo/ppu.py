@@ -6,7 +6,6 @@ from typing import Any
 
 from gpusim.demo.scheduled import Scene
 from gpusim.demo.stage import Stage, lay, node_and_cluster
-from gpusim.spec import NodeSpec
 
 HOST = "/usr/local/ppu-hami-core"
 
@@ -33,7 +32,7 @@ def configuration() -> dict[str, Any]:
     }
 
 
-def act(stage: Stage, fixture: str, spec: NodeSpec) -> None:
+def act(stage: Stage, fixture: str) -> None:
     """The whole play."""
     config = configuration()
     names = config["alibaba"]
@@ -44,9 +43,9 @@ def act(stage: Stage, fixture: str, spec: NodeSpec) -> None:
     stage.console.print(f"(PPU-HAMi-core is laid at {HOST} on the simulated node)", highlight=False)
     lay(stage, f"{HOST}/libhggc.so", b"\x7fELF (stand-in)")
     lay(stage, f"{HOST}/ld.so.preload", b"/ppu-hami-core/libhggc.so\n", 0o644)
-    scene.plugin("ppu-device-plugin", "--config-file", str(scene.file), mode="slices")
+    devices = scene.plugin("ppu-device-plugin", "--config-file", str(scene.file), mode="slices")
     count, mib, core = (names[f"resource{part}Name"] for part in ("Count", "Memory", "Core"))
     scene.run("slice", {count: 1, mib: 24576, core: 25})
-    if len(spec.ppus) > 1:  # the slice has a part of one
+    if sum(bool(one.get("health")) for one in devices) > 1:  # the slice has a part of one
         stage.console.rule("a whole card")
         scene.run("whole", {count: 1, mib: 98304, core: 100})

@@ -49,8 +49,10 @@ class Scene:
         words = ["--apiserver", self.api.url, "--device-config", str(self.file), "--register-seconds", "1"]
         self.stage.start("scheduler", "gpusim", "scheduler", *words)
 
-    def plugin(self, program: str, *flags: str, mode: str, env: Mapping[str, str] | None = None) -> None:
-        """(Re)start the plugin, wait until scheduler and kubelet can see its devices, and show them."""
+    def plugin(
+        self, program: str, *flags: str, mode: str, env: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """(Re)start the plugin, wait until scheduler and kubelet see its devices; show and return them."""
         scratch = self.stage.scratch
         given = {"NODE_NAME": NODE, "KUBECONFIG": str(scratch / "kubeconfig"), **(env or {})}
         sockets = ["-simulate", f"unix:{scratch}/node.sock", "-kubelet_dir", f"{scratch}/kubelet"]
@@ -64,10 +66,13 @@ class Scene:
             )
             return devices if slots and fresh and allocatable(self.api, self.resource) == slots else None
 
-        devices = self.stage.until(f"the {mode} devices at kubelet and scheduler", ready)
+        devices: list[dict[str, Any]] = self.stage.until(
+            f"the {mode} devices at kubelet and scheduler", ready
+        )
         count = allocatable(self.api, self.resource)
         self.stage.console.print(f"plugin: [green]{mode}[/green], {self.resource}: {count}")
         show_devices(self.stage.console, self.register, devices)
+        return devices
 
     def run(
         self,

@@ -28,7 +28,12 @@ def demo(*words: str) -> subprocess.CompletedProcess[str]:
         (
             "fixtures/mi355x/qpx-6.14.yaml",
             ("slice", "whole"),
-            ("HSA_CU_MASK", "operating mode: partition", "hami.io/node-amd-register"),
+            (
+                "HSA_CU_MASK",
+                "plugin: operating mode: cu",
+                "operating mode: partition",
+                "hami.io/node-amd-register",
+            ),
         ),
         (
             "fixtures/ascend/910b4.yaml",
@@ -40,6 +45,8 @@ def demo(*words: str) -> subprocess.CompletedProcess[str]:
             ("slice", "whole"),
             ("HGGC_DEVICE_MEMORY_LIMIT_0", "HGGC_DEVICE_SM_LIMIT", "hami.io/node-register-ppu"),
         ),
+        # Of its two cards one is not offered, so there is none left that is whole.
+        ("fixtures/ppu/zw810e-hung.yaml", ("slice",), ("HGGC_DEVICE_MEMORY_LIMIT_0",)),
     ],
 )
 def test_a_vendors_node_is_discovered_registered_and_its_pods_are_allocated(
