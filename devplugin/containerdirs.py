@@ -7,13 +7,14 @@ gone (ascend_ppu_hami.md A.7, decisions 44 and 53). Monitors find a container's 
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from devplugin.deeds import STALE, Deed, MakeDir, MoveAside, RemoveDir
 from devplugin.hami import Pod
-from devplugin.host import Host
+from devplugin.host import Host, Kind
 
 GRACE = 300.0
 """Seconds a directory's pod must have been gone: a list may be older than a directory just made, and files
@@ -70,6 +71,24 @@ def names(host: Host, root: str) -> tuple[str, ...]:
         return tuple(name for name in host.list(root) if owner(name) is not None)
     except OSError:
         return ()
+
+
+def check_file(host: Host, path: str, most: int) -> None:
+    """See that what is to be read is a file, and not larger than any of its kind.
+
+    A container has written it, or put something else in its place: a link would be followed with our rights
+    and on our side of the mount, to a device that does things when it is opened.
+
+    Raises:
+        OSError: ENOENT; ELOOP, a link; EINVAL, no file; EFBIG.
+    """
+    found = host.stat(path, follow=False)
+    kind = found.kind.name
+    if kind != Kind.FILE.name:
+        number = errno.ELOOP if kind == Kind.LINK.name else errno.EINVAL
+        raise OSError(number, "no plain file", path)
+    if found.size > most:
+        raise OSError(errno.EFBIG, f"{found.size} bytes", path)
 
 
 def leftovers(

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from devplugin.containerdirs import check_file
 from devplugin.host import Host, words
 
 MAX_DEVICES = 8
@@ -84,6 +85,7 @@ def read(host: Host, path: str) -> ContainerUse:
         NoLedgerError: it cannot be read, or does not hold what can be believed.
     """
     try:
+        check_file(host, path, _SIZE_141)
         data = host.read(path)
         for _ in range(_TRIES if _is_141(data) else 0):
             # The number stands before the counters and a read goes upwards: when the next read finds the same

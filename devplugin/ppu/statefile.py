@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from devplugin.containerdirs import check_file
 from devplugin.host import Host, words
 
 MAGIC = b"VPPUREGN"
@@ -63,6 +64,7 @@ def read(host: Host, path: str) -> tuple[CardUse, ...]:
         NoStateError: it cannot be read, or does not hold what can be believed.
     """
     try:
+        check_file(host, path, SIZE)
         for _ in range(_READS):
             found = parse(host.read(path))
             if all(card.settled for card in found):

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devplugin.ascend.ledgerfile import ContainerUse, NoLedgerError, parse, read
-from devplugin.host import Host
+from devplugin.host import Host, Kind, Stat
 from devplugin.linux import LinuxHost
 from gpusim.ascend import reading as reading_
 from gpusim.ascend import shm
@@ -41,6 +41,13 @@ class Reads:
         if isinstance(found, OSError):
             raise found
         return found
+
+    def stat(self, path: str, *, follow: bool = True) -> Stat:
+        assert not follow, "what a container put there is looked at itself"
+        found = self.contents[0]
+        if isinstance(found, OSError):
+            raise found
+        return Stat(Kind.FILE, 0o666, len(found))
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"a reader of ledgers only reads, and does not {name}")
@@ -165,6 +172,23 @@ def test_what_cannot_be_read_says_why(code: int) -> None:
     for contents in ([OSError(code, "no")], [stamped(2), OSError(code, "no")]):
         with pytest.raises(NoLedgerError, match=f"/l: {errno.errorcode[code]}"):
             read(host(*contents), "/l")
+
+
+def test_what_a_container_puts_in_the_place_of_its_ledger_is_neither_followed_nor_read(
+    tmp_path: Path,
+) -> None:
+    """It may write there what it likes, and we are root on the node."""
+    node = LinuxHost(str(tmp_path))
+    (tmp_path / "of another").write_bytes(reading_.write(reading(V141, 1)))
+    (tmp_path / "link").symlink_to("/of another")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "directory").mkdir()
+    with (tmp_path / "huge").open("wb") as huge:
+        huge.truncate(1 << 40)
+    for name, why in (("link", "ELOOP"), ("pipe", "EINVAL"), ("directory", "EINVAL"), ("huge", "EFBIG")):
+        with pytest.raises(NoLedgerError, match=f"^/{name}: {why}$"):
+            read(node, f"/{name}")
+    assert read(node, "/of another").version == "1.4.1"
 
 
 def test_a_file_that_is_replaced_between_two_reads_is_no_ledger_of_ours() -> None:

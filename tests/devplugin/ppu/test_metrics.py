@@ -41,7 +41,8 @@ class Host:
         return self.machine.run(*words, **more)
 
     def stat(self, path: str, *, follow: bool = True) -> Any:
-        return self.machine.stat(path, follow=follow)
+        where = self.files if path.startswith(CONTAINERS) else self.machine
+        return where.stat(path, follow=follow)
 
     def read(self, path: str) -> bytes:
         return self.files.read(path)

@@ -106,6 +106,17 @@ def test_a_file_that_is_not_there_is_an_error_with_its_path(tmp_path: Path) -> N
         read(LinuxHost(str(tmp_path)), "/ledger")
 
 
+def test_what_a_container_puts_in_the_place_of_its_file_is_neither_followed_nor_read(tmp_path: Path) -> None:
+    (tmp_path / "of another").write_bytes(WHOLE)
+    (tmp_path / "ledger").symlink_to("/of another")
+    with pytest.raises(NoStateError, match=r"^/ledger: ELOOP$"):
+        read(LinuxHost(str(tmp_path)), "/ledger")
+    with (tmp_path / "of another").open("ab") as grown:
+        grown.write(b"1")
+    with pytest.raises(NoStateError, match=r"^/of another: EFBIG$"):
+        read(LinuxHost(str(tmp_path)), "/of another")
+
+
 # ------------------------------------------------------------------ while others write
 
 
