@@ -102,14 +102,14 @@ def _installed(cluster: Cluster, place: Path) -> None:
     ]
     cluster.apply({**old, "metadata": meta})
     for one in cluster.daemons:
-        until(lambda one=one: cluster.ready(one), 40)
+        until(lambda one=one: cluster.ready(one), 120)
 
 
 def _without_hook(cluster: Cluster, place: Path) -> None:
     line = "install amd-gpu deploy/charts/amd-gpu -n kube-system --set dp.hookInstaller.enabled=false"
     _helm_words(cluster, place, line)
     for one in cluster.daemons:
-        until(lambda one=one: cluster.ready(one), 40)
+        until(lambda one=one: cluster.ready(one), 120)
 
 
 WORLDS: Mapping[str, World] = {

@@ -26,15 +26,15 @@ from typing import Any
 from gpusim.cluster.apiserver import ApiServer
 from gpusim.cluster.apistatus import ApiError
 from gpusim.cluster.kubelet import Kubelet
-from gpusim.cluster.pods import Placed, container, pod
 from gpusim.cluster.scheduler import Scheduler
 from gpusim.cluster.scheduler_config import config_vendors, read_config
 from gpusim.cluster.scheduler_vendors import AMD
+from gpusim.cluster.scheduler_webhook import admit
 from gpusim.fixture import load
 from gpusim.machine import Machine
 from gpusim.serve import serve
 
-from ..devplugin.daemon.rig import Plugin, until
+from ..devplugin.daemon.rig import Plugin
 from .blocks import ROOT
 from .programs import launch
 
@@ -306,24 +306,10 @@ class Cluster:
 
     def create_pod(self, found: Object) -> None:
         """As the API server does it, HAMi's webhook before it."""
-        from gpusim.cluster.scheduler_webhook import admit
-
         verdict = admit(found, self.vendors)
         if verdict.denied:
             raise RefusedError(f"admission webhook denied the request: {verdict.denied}")
         self.store.create("pods", verdict.pod, found["metadata"].get("namespace", "default"))
-
-    def runs(
-        self, name: str, limits: Mapping[str, int], annotations: Mapping[str, str] | None = None
-    ) -> None:
-        """Have a pod that runs, before a page begins."""
-        made = pod(name, [container("main", limits)], annotations=annotations)
-        self.create_pod(made)
-        until(
-            lambda: self.store.get("pods", name)["status"].get("phase") == "Running",
-            30,
-            lambda: str(self.store.get("pods", name)),
-        )
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):
@@ -354,6 +340,3 @@ def _listen(cluster: Cluster) -> _Server:
     server.cluster = cluster
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     return server
-
-
-__all__ = ["Cluster", "Daemon", "Node", "Placed", "RefusedError"]

@@ -1,6 +1,6 @@
 """`helm`, as far as the pages use it: values are merged and charts rendered by the real engine.
 
-install, upgrade (also --install), uninstall, lint, template, get values. What a release holds is applied to
+install, upgrade, uninstall, lint and template. What a release holds is applied to
 the cluster of the page.
 """
 
@@ -16,13 +16,8 @@ import yaml
 from .cluster import Cluster, Object, RefusedError
 from .words import Words, parse
 
-_FLAGS = {
-    "-n": "namespace", "--namespace": "namespace", "--set": "set", "--set-string": "set", "-f": "values",
-    "--values": "values", "--timeout": "timeout", "--show-only": "only", "-s": "only",
-}  # fmt: skip
-_SWITCHES = {
-    "--create-namespace", "--wait", "--reuse-values", "--install", "--strict", "--dry-run", "-i"
-}  # fmt: skip
+_FLAGS = {"-n": "namespace", "--set": "set", "-f": "values"}
+_SWITCHES = {"--create-namespace", "--reuse-values", "--strict"}
 
 
 def run(cluster: Cluster, argv: list[str], cwd: Path, stdin: str) -> str:
@@ -59,7 +54,7 @@ def _install(cluster: Cluster, verb: str, rest: list[str], words: Words, namespa
     before = cluster.releases.get((namespace, name))
     if verb == "install" and before is not None:
         raise RefusedError("INSTALLATION FAILED: cannot re-use a name that is still in use")
-    if verb == "upgrade" and before is None and not words.has("--install"):
+    if verb == "upgrade" and before is None:
         raise RefusedError(f'UPGRADE FAILED: "{name}" has no deployed releases')
     given = _given(words, cwd)
     if before is not None and words.has("--reuse-values"):

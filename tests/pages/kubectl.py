@@ -7,32 +7,25 @@ as the pages show it.
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from gpusim.cluster.apistatus import ApiError
-
 from ..devplugin.daemon.rig import until
+from . import debugpod
 from .cluster import Cluster, Daemon, Object, RefusedError
-from .programs import DAEMONS
+from .programs import DAEMONS, launch
+from .shown import filled, table
 from .words import Words, parse
 
 _FLAGS = {
-    "-n": "namespace", "--namespace": "namespace", "-o": "output", "--output": "output", "-l": "labels",
-    "--selector": "labels", "--field-selector": "fields", "-f": "file", "--tail": "tail", "--since": "since",
-    "--for": "for", "--timeout": "timeout", "--image": "image", "--profile": "profile",
-    "--sort-by": "sort", "--from-file": "from", "-c": "container", "-p": "patch", "--type": "type",
+    "-n": "namespace", "-o": "output", "-l": "labels", "--field-selector": "fields", "-f": "file",
+    "--for": "for", "--timeout": "timeout", "--image": "image", "--profile": "profile", "--from-file": "from",
 }  # fmt: skip
-_SWITCHES = {
-    "-A", "--all-namespaces", "--overwrite", "--ignore-daemonsets", "--delete-emptydir-data", "--all",
-    "--previous", "--show-labels", "--force", "--ignore-not-found", "--wait",
-}  # fmt: skip
+_SWITCHES = {"-A", "--overwrite", "--ignore-daemonsets", "--delete-emptydir-data", "--force"}
 _KINDS = {
     "node": "nodes", "nodes": "nodes", "pod": "pods", "pods": "pods", "po": "pods", "events": "events",
     "event": "events", "namespace": "namespaces", "ns": "namespaces", "configmap": "configmaps",
@@ -42,7 +35,7 @@ _ONE = {"nodes": "node", "pods": "pod", "events": "event", "namespaces": "namesp
 
 
 def run(cluster: Cluster, argv: list[str], cwd: Path, stdin: str) -> str:
-    """What it prints; raises RefusedError or ApiError."""
+    """What it prints; raises RefusedError or the API server's ApiError."""
     words = parse(argv, _FLAGS, _SWITCHES)
     verb = words.plain.pop(0)
     handler = _VERBS.get(verb)
@@ -62,7 +55,7 @@ def _target(words: Words) -> tuple[str, list[str]]:
 
 
 def _found(cluster: Cluster, words: Words, resource: str, names: list[str]) -> list[Object]:
-    everywhere = words.has("-A") or words.has("--all-namespaces")
+    everywhere = words.has("-A")
     if resource == "configmaps":
         return [_config_map(cluster, _namespace(words), name) for name in names]
     if names:
@@ -88,70 +81,14 @@ def _get(cluster: Cluster, words: Words, cwd: Path, stdin: str) -> str:
     how = words.one("output")
     if how.startswith("jsonpath="):
         top = found[0] if names else {"items": found}
-        return "".join(_filled(how.removeprefix("jsonpath="), top))
+        return "".join(filled(how.removeprefix("jsonpath="), top))
     if how == "name":
         return "".join(f"{_ONE[resource]}/{one['metadata']['name']}\n" for one in found)
     if how in ("json", "yaml"):
         top = found[0] if names else {"kind": "List", "items": found}
         return json.dumps(top, indent=2) + "\n" if how == "json" else yaml.safe_dump(top)
     assert how in ("", "wide"), how
-    return _table(resource, found, words)
-
-
-def _table(resource: str, found: list[Object], words: Words) -> str:
-    if resource == "events":
-        rows = [["TYPE", "REASON", "OBJECT", "MESSAGE"]]
-        for one in found:
-            of = one.get("involvedObject", {})
-            where = f"{of.get('kind', '').lower()}/{of.get('name', '')}"
-            rows.append([one.get("type", ""), one.get("reason", ""), where, one.get("message", "")])
-    elif resource == "nodes":
-        rows = [["NAME", "STATUS"]]
-        for one in found:
-            off = ",SchedulingDisabled" if one.get("spec", {}).get("unschedulable") else ""
-            rows.append([one["metadata"]["name"], f"Ready{off}"])
-    elif resource == "configmaps":
-        rows = [["NAME", "DATA"], *([one["metadata"]["name"], str(len(one["data"]))] for one in found)]
-    else:
-        rows = [["NAME", "STATUS", "NODE"]]
-        for one in found:
-            status = one.get("status", {})
-            shown = status.get("reason") or status.get("phase", "Pending")
-            rows.append([one["metadata"]["name"], shown, one["spec"].get("nodeName", "<none>")])
-    if words.has("-A"):
-        rows = [["NAMESPACE", *rows[0]]] + [
-            [one["metadata"].get("namespace", ""), *row] for one, row in zip(found, rows[1:], strict=True)
-        ]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
-def _filled(template: str, top: Any) -> Iterator[str]:
-    """A JSONPath template of kubectl: texts, and paths in braces."""
-    for text, path in re.findall(r"([^{]*)(?:\{([^}]*)\})?", template):
-        yield text
-        if path:
-            if path.startswith('"'):
-                yield json.loads(path)
-                continue
-            values = _at([top], path)
-            yield " ".join(
-                value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-                for value in values
-            )
-
-
-def _at(values: list[Any], path: str) -> list[Any]:
-    for step in re.findall(r"\.((?:\\.|[^.\[\\])+)|\[(\*|\d+)\]", path):
-        name, index = step[0].replace("\\", ""), step[1]
-        if name:
-            values = [value[name] for value in values if isinstance(value, dict) and name in value]
-        elif index == "*":
-            values = [inner for value in values for inner in value]
-        else:
-            values = [value[int(index)] for value in values]
-    return values
+    return table(resource, found, everywhere=words.has("-A"))
 
 
 def _mark(cluster: Cluster, words: Words, cwd: Path, stdin: str, field: str) -> str:
@@ -162,8 +99,6 @@ def _mark(cluster: Cluster, words: Words, cwd: Path, stdin: str, field: str) -> 
         key, equals, value = word.partition("=")
         changes[key if equals else word.removesuffix("-")] = value if equals else None
     printed = ""
-    if words.has("--all"):
-        names = [one["metadata"]["name"] for one in cluster.store.list(resource)]
     for name in names:
         have = cluster.store.get(resource, name, _namespace(words))["metadata"].get(field) or {}
         clash = [key for key, value in changes.items() if value and have.get(key, value) != value]
@@ -286,23 +221,21 @@ def _rollout(cluster: Cluster, words: Words, cwd: Path, stdin: str) -> str:
         cluster.roll(key)
         return f"daemonset.apps/{name} restarted\n"
     assert what == "status", what
-    until(lambda: all(cluster.ready(one) for one in cluster.daemons_of(*key)), 40)
+    until(lambda: all(cluster.ready(one) for one in cluster.daemons_of(*key)), 120)
     return f'daemon set "{name}" successfully rolled out\n'
 
 
 def _exec(cluster: Cluster, words: Words, cwd: Path, stdin: str) -> str:
     kind, slash, name = words.plain[0].partition("/")
     pod = name if slash else kind
-    if pod.startswith("node-debugger"):
-        return _in_debug_pod(cluster, pod, words.after)
+    if pod.startswith(debugpod.NAME):
+        return debugpod.run(cluster, pod, words.after)
     one = _daemon(cluster, words)[0]
     inner = one.owner["spec"]["template"]["spec"]["containers"][0]
     env = {each["name"]: each.get("value", one.node.name) for each in inner.get("env", ())}
     argv = list(words.after)
     assert argv[0] in DAEMONS, argv
-    from .programs import launch
-
-    given = {**_environment(cluster), **env}
+    given = {**debugpod.environment(cluster), **env}
     done = subprocess.run(
         [*launch(argv[0]), *argv[1:], *one.node.flags], env=given, capture_output=True, text=True, check=False
     )
@@ -311,47 +244,10 @@ def _exec(cluster: Cluster, words: Words, cwd: Path, stdin: str) -> str:
     return done.stdout
 
 
-def _environment(cluster: Cluster) -> dict[str, str]:
-    import os
-
-    kept = {key: os.environ[key] for key in ("PATH", "PYTHONPATH") if key in os.environ}
-    return {**kept, "HOME": str(cluster.path), "KUBECONFIG": str(cluster.kubeconfig)}
-
-
-# -- a debug pod: the node's root at /host, files of its own below the cluster's directory -----------------
-
-
 def _debug(cluster: Cluster, words: Words, cwd: Path, stdin: str) -> str:
     kind, _, node = words.plain[0].partition("/")
     assert _KINDS[kind] == "nodes", kind
-    name = f"node-debugger-{node}-x7k2p"
-    body = {"containers": [{"name": "debugger", "image": words.one("image")}], "nodeName": node}
-    cluster.store.create("pods", {"metadata": {"name": name}, "spec": body})
-    from gpusim.export.render import render
-
-    render(cluster.nodes[node].machine, cluster.path / name / "host")
-    (cluster.path / name / "tmp").mkdir()
-    return f"Creating debugging pod {name} with container debugger on node {node}.\n"
-
-
-def _in_debug_pod(cluster: Cluster, pod: str, argv: list[str]) -> str:
-    root = cluster.path / pod
-    words = [f"{root}{word}" if word.startswith(("/tmp/", "/host")) else word for word in argv]
-    done = subprocess.run(words, env=_environment(cluster), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RefusedError(done.stdout + done.stderr)
-    return done.stdout
-
-
-def _cp(cluster: Cluster, words: Words, cwd: Path, stdin: str) -> str:
-    source, target = (
-        cluster.path / word.partition(":")[0] / word.partition(":")[2].lstrip("/")
-        if ":" in word
-        else cwd / word
-        for word in words.plain
-    )
-    target.write_bytes(source.read_bytes())
-    return ""
+    return debugpod.create(cluster, node, words.one("image"))
 
 
 def _wait(cluster: Cluster, words: Words, cwd: Path, stdin: str) -> str:
@@ -365,39 +261,6 @@ def _wait(cluster: Cluster, words: Words, cwd: Path, stdin: str) -> str:
             return f"{_ONE[resource]}/{name} condition met\n"
         time.sleep(0.05)
     raise RefusedError(f"timed out waiting for the condition on {resource}/{name}")
-
-
-def _describe(cluster: Cluster, words: Words, cwd: Path, stdin: str) -> str:
-    resource, (name,) = _target(words)
-    one = cluster.store.get(resource, name, _namespace(words))
-    meta, status = one["metadata"], one.get("status", {})
-    lines = [f"Name:         {meta['name']}"]
-    for field in ("Labels", "Annotations"):
-        marks = sorted((meta.get(field.lower()) or {}).items())
-        lines += [
-            f"{field + ':' if not at else '':<14}{key}={value}" if field == "Labels" else
-            f"{field + ':' if not at else '':<14}{key}: {value}"
-            for at, (key, value) in enumerate(marks)
-        ]  # fmt: skip
-    for field in ("phase", "reason", "message"):
-        if status.get(field):
-            title = {"phase": "Status"}.get(field, field.capitalize())
-            lines.append(f"{title + ':':<14}{status[field]}")
-    for field in ("capacity", "allocatable"):
-        if status.get(field):
-            lines.append(f"{field.capitalize()}:")
-            lines += [f"  {key}: {value}" for key, value in sorted(status[field].items())]
-    about = [
-        event for event in cluster.store.list("events") if event.get("involvedObject", {}).get("name") == name
-    ]
-    lines += ["Events:", "  Type  Reason  From  Message"] if about else ["Events:  <none>"]
-    lines += [
-        f"  {event.get('type')}  {event.get('reason')}  "
-        f"{(event.get('source') or {}).get('component') or event.get('reportingComponent', '')}  "
-        f"{event.get('message')}"
-        for event in about
-    ]
-    return "\n".join(lines) + "\n"
 
 
 _VERBS: dict[str, Callable[[Cluster, Words, Path, str], str]] = {
@@ -414,10 +277,6 @@ _VERBS: dict[str, Callable[[Cluster, Words, Path, str], str]] = {
     "rollout": _rollout,
     "exec": _exec,
     "debug": _debug,
-    "cp": _cp,
+    "cp": lambda c, w, d, s: debugpod.copy(c, w.plain, d),
     "wait": _wait,
-    "describe": _describe,
 }
-
-
-__all__ = ["ApiError", "run"]

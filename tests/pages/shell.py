@@ -18,12 +18,12 @@ from types import TracebackType
 
 from .blocks import Command, agrees
 
-SECONDS = 60.0
+SECONDS = 150.0
 """For one command."""
-PATIENCE = 20.0
+PATIENCE = 45.0
 """For what the cluster takes to show."""
 
-_ASKS = re.compile(r"\bkubectl\b.* (get|describe|logs)\b|\bgpusim (ledger|show)\b|-check\b")
+_ASKS = re.compile(r"\bkubectl\b.* (get|logs)\b|\bgpusim (ledger|show)\b|-check\b")
 
 
 class Shell:
