@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from devplugin.metered import Measured, Series
-from devplugin.settings import SettingsError, shown
+from devplugin.settings import SettingsError, bind_address, shown
 
 log = logging.getLogger(__name__)
 
@@ -67,30 +67,17 @@ class NodeCollector(Collector):
         return (family for family in families.values() if family.samples)
 
 
-def address(text: str) -> tuple[str, int]:
-    """Host and port of ``-metrics_bind_address``, as Go writes them: ``:9394``, ``[::1]:9394``, ``host:0``.
-
-    Raises:
-        SettingsError: it is neither.
-    """
-    host, colon, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    plain = host[1:-1] if bracketed else host
-    number = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else 1 << 16
-    if not colon or number >= 1 << 16 or (":" in plain) != bracketed or set(plain) & set("[]/ "):
-        raise SettingsError(
-            f"-metrics_bind_address={shown(text)}: expected HOST:PORT, as :9394, 127.0.0.1:9394, [::1]:9394"
-        )
-    return plain, number
-
-
-def bind(text: str) -> socket.socket:
+def bind(text: str, flag: str = "metrics_bind_address") -> socket.socket:
     """A listening socket; without a host, of all addresses of the machine, IPv4 and IPv6.
+
+    Args:
+        text: where.
+        flag: whose value it is.
 
     Raises:
         SettingsError: no address, or it cannot be had.
     """
-    host, port = address(text)
+    host, port = bind_address(text, flag)
     try:
         if not host:
             if socket.has_dualstack_ipv6():
@@ -99,7 +86,7 @@ def bind(text: str) -> socket.socket:
         family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(where[:2], family=family)
     except OSError as error:
-        raise SettingsError(f"-metrics_bind_address={shown(text)}: {error.strerror or error}") from error
+        raise SettingsError(f"-{flag}={shown(text)}: {error.strerror or error}") from error
 
 
 class Scraped:

@@ -137,6 +137,27 @@ class GoParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n{self.format_usage()}run {self.prog} -help for all flags\n")
 
 
+def bind_address(text: str, flag: str = "metrics_bind_address") -> tuple[str, int]:
+    """Host and port, as Go writes them: ``:9394``, ``[::1]:9394``, ``host:0``.
+
+    Args:
+        text: of the command line.
+        flag: whose value it is.
+
+    Raises:
+        SettingsError: it is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    plain = host[1:-1] if bracketed else host
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else 1 << 16
+    if not colon or number >= 1 << 16 or (":" in plain) != bracketed or set(plain) & set("[]/ "):
+        raise SettingsError(
+            f"-{flag}={shown(text)}: expected HOST:PORT, as :9394, 127.0.0.1:9394, [::1]:9394"
+        )
+    return plain, number
+
+
 def add_flag(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup,
     name: str,

@@ -272,6 +272,8 @@ class SettingsInput:
 class Exports(Generic[Inv]):
     """What the plugin's own process shows of devices and containers (`devplugin.metered` has the values)."""
 
+    flag: str
+    """Of the address, without the dash."""
     address: str
     """Where: ``:9395``."""
     series: tuple[Series, ...]

@@ -17,11 +17,13 @@ from devplugin.ascend.settings import ASSETS, HOOK, Settings
 from devplugin.configfile import INT32_MAX, ConfigError
 from devplugin.explain import DEFAULT, Choice, environment
 from devplugin.host import words
-from devplugin.settings import SettingsError, add_flag, go_bool, go_int, shown
+from devplugin.settings import SettingsError, add_flag, bind_address, go_bool, go_int, shown
 from devplugin.vendor import SettingsInput
 
 NO_CONFIG = "config file not set, use --config_file to set config file path"
 NO_NODE = "node name not set, use --node_name or env NODE_NAME to set node name"
+
+MONITOR = "monitor_bind_address"
 
 KLOG = (
     *(("add_dir_header", go_bool, False), ("alsologtostderr", go_bool, False)),
@@ -67,7 +69,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add_flag(
         group,
-        "monitor_bind_address",
+        MONITOR,
         str,
         ":9395",
         "in soft mode serve the containers' memory there for Prometheus; empty: nowhere",
@@ -145,6 +147,8 @@ def _check_range(args: argparse.Namespace) -> None:
         raise SettingsError(f"-hw_loglevel={args.hw_loglevel}: must be -1 to 3")
     if args.pulse < 0:
         raise SettingsError(f"-pulse={args.pulse}: must not be negative; 0 is off")
+    if args.monitor_bind_address:
+        bind_address(args.monitor_bind_address, MONITOR)
     if args.v < 0:
         raise SettingsError(f"-v={args.v}: must not be negative")
 

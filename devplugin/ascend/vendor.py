@@ -107,6 +107,7 @@ class Ascend:
         if not settings.soft or not settings.monitor_address:
             return None
         return Exports(
+            flags.MONITOR,
             settings.monitor_address,
             metrics.SERIES,
             lambda host, inventory, pods: metrics.samples(host, inventory, settings, pods),

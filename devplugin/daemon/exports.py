@@ -101,7 +101,8 @@ class Exporter(Generic[Inv]):
         page = Page(
             "device-plugin", f"Devices of node {self._node} and the memory its containers have on them."
         )
-        return Scraped(bind(self._exports.address), page, NodeCollector(self._exports.series, self.look))
+        listening = bind(self._exports.address, self._exports.flag)
+        return Scraped(listening, page, NodeCollector(self._exports.series, self.look))
 
     async def _read(self) -> None:
         """List the node's pods, for ever."""

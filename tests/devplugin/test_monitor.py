@@ -24,8 +24,8 @@ from devplugin.kube import Forbidden, KubeError, NotFound, Unavailable
 from devplugin.metered import Measured, Sample, Series, Watched
 from devplugin.monitor import EVERY, KEPT, Look, Records, Start
 from devplugin.quantity import quantity
-from devplugin.scrape import NodeCollector, Page, Scraped, address, bind
-from devplugin.settings import SettingsError
+from devplugin.scrape import NodeCollector, Page, Scraped, bind
+from devplugin.settings import SettingsError, bind_address
 
 KEY = "toy.io/register"
 HEAT = Series("toy_heat_celsius", 'How "hot"\nit is', ("node", "thing"))
@@ -48,7 +48,7 @@ OPENMETRICS = "application/openmetrics-text"
     ],
 )
 def test_gos_forms_of_an_address_are_taken(text: str, where: tuple[str, int]) -> None:
-    assert address(text) == where
+    assert bind_address(text) == where
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_gos_forms_of_an_address_are_taken(text: str, where: tuple[str, int]) ->
 )
 def test_other_forms_are_refused_by_name_and_value(text: str) -> None:
     with pytest.raises(SettingsError, match=r"-metrics_bind_address='.*expected HOST:PORT"):
-        address(text)
+        bind_address(text)
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:0", "[::1]:0", ":0"])

@@ -151,7 +151,7 @@ def test_a_port_that_is_taken_costs_the_monitor_and_no_pod(node: SoftNode) -> No
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         plugin = node.plugin("--monitor_bind_address", where)
-        until(lambda: plugin.said("not exported"), 15)
+        until(lambda: plugin.said(f"not exported: -monitor_bind_address='{where}': "), 15)
         assert node.soft_pod("soft")
         assert plugin.process.poll() is None
 

@@ -30,8 +30,7 @@ from devplugin.libc import VersionError, glibc_version
 from devplugin.ppu import smi as ppusmi
 from devplugin.ppu.registered import RegistrationError as PpuRegistrationError
 from devplugin.ppu.statefile import NoStateError
-from devplugin.scrape import address
-from devplugin.settings import SettingsError
+from devplugin.settings import SettingsError, bind_address
 from devplugin.vendortool import ToolError
 from gpusim.ascend.runtime import BadQuotaError
 from gpusim.ascend.shm import UnknownLedgerError
@@ -248,7 +247,7 @@ ROWS = (
     Row("hook-paths", plugin.hook_paths, _always(*sound.HOOKS), HookError, 1000, one_line=True),
     Row(
         "address",
-        lambda data: address(plugin.text(data)),
+        lambda data: bind_address(plugin.text(data)),
         _always(*sound.ADDRESSES),
         SettingsError,
         1000,

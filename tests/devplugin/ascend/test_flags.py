@@ -114,6 +114,10 @@ def test_a_node_configuration_that_cannot_be_read_is_a_warning_only(words: str, 
         ("-report_time_offset=2147483648", "-report_time_offset=2147483648: more than 68 years"),
         ("-pulse=-1", "-pulse=-1: must not be negative; 0 is off"),
         ("-v=-1", "-v=-1: must not be negative"),
+        (
+            "-monitor_bind_address 9395",
+            "-monitor_bind_address='9395': expected HOST:PORT, as :9394, 127.0.0.1:9394, [::1]:9394",
+        ),
     ],
 )
 def test_what_can_never_be_served_is_refused_by_name_and_value(words: str, text: str) -> None:
