@@ -174,7 +174,7 @@ def reader(place: Path, world: World, cluster: Cluster) -> Path:
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the pages look into JSON with jq, which is not here")
 @pytest.mark.daemon
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_runs_as_printed(page: str, tmp_path: Path) -> None:
     found = [
