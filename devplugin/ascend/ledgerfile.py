@@ -122,6 +122,7 @@ def _parse_140(data: bytes) -> ContainerUse:
     limit, _, _, state, _, _, workers, reported = _HEAD_140.unpack_from(data)
     _believe(limit % _MIB == 0 and limit <= _BYTES_MAX, f"limit {limit}")
     _believe(len(data) == 6200 or data[6220:6224] == b"\1\0\0\0", "not initialised")
+    _believe(any(data), "nothing but zeros")  # has its size, and nobody has written it yet
     _believe_state(state, workers, reported)
     processes = tuple(_processes_140(data))
     return ContainerUse("1.4.0", (limit,) * MAX_DEVICES, processes, workers)

@@ -106,6 +106,7 @@ def _read_140(data: bytes, layout: Layout) -> Reading:
     _believe(limit % MIB == 0 and limit <= BYTES_MAX, f"a limit of {limit} bytes")
     if "initialized" in layout.fields:
         _believe(layout.get(data, "initialized") == 1, "initialized is not 1: nobody has finished making it")
+    _believe(any(data), "nothing but zeros: it has its size, and nobody has written it yet")
     slots = []
     table = layout.tables["procs"]
     for row in range(table.rows):

@@ -66,7 +66,7 @@ def reading(layout: shm.Layout, seed: int) -> Reading:
         used = tuple(random_.randrange(GIB) for _ in range(devices))
         held = tuple(random_.randint(0, size) if layout is V141 else 0 for size in used)
         slots.append(Slot(row, random_.randint(1, 1 << 22), random_.randrange(1 << 40), used, held))
-    limits = limits if layout is V141 else limits[:1] * 8
+    limits = limits if layout is V141 else (limits[0] or GIB,) * 8
     ordered = sorted(slots, key=lambda slot: slot.row)
     return reading_.with_slots(Reading(layout, limits, (), random_.randint(0, 32), 0), ordered)
 
@@ -125,12 +125,15 @@ def test_a_hand_built_file_of_1_4_0() -> None:
     assert parse(bytes(data)).total == 0
 
 
-@pytest.mark.parametrize("size", [0, 1, 1159, 1160, 6199, 6201, 6223, 6225, 10559, 10560, 10561])
-def test_a_file_of_another_size_or_without_magic_is_no_ledger(size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, 1159, 1160, 6199, 6200, 6201, 6223, 6224, 6225, 10559, 10560, 10561])
+def test_a_file_of_another_size_or_of_zeros_alone_is_no_ledger(size: int) -> None:
+    """Of 1.4.0's smaller layout zeros would be "not limited, and nothing used": its size comes first."""
     with pytest.raises(NoLedgerError):
         parse(bytes(size))
     with pytest.raises(NoLedgerError):
         read(host(bytes(size)), "/l")
+    with pytest.raises(UnknownLedgerError):
+        reading_.read(bytes(size))
 
 
 def test_a_counter_that_wrapped_below_zero_is_no_number(tmp_path: Path) -> None:

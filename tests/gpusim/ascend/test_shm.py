@@ -90,7 +90,10 @@ def readings(draw: st.DrawFn) -> Reading:
     layout = draw(st.sampled_from([V140_SMALL, V140, V141]))
     ours = layout is V141
     devices = draw(st.integers(1, 8)) if ours else 8
-    limits = [draw(numbers) for _ in range(devices)] if ours else [draw(st.integers(0, 1 << 20)) * MIB] * 8
+    least = 1 if layout is V140_SMALL else 0  # zeros alone are a file that nobody has written yet
+    limits = [draw(numbers) for _ in range(devices)]
+    if not ours:
+        limits = [draw(st.integers(least, 1 << 20)) * MIB] * 8
     slots = []
     for row in sorted(draw(st.sets(st.integers(0, 63), max_size=5))):
         used = [draw(numbers) for _ in range(devices)]
