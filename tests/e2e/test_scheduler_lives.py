@@ -419,9 +419,10 @@ def test_thirty_random_pods_on_eight_gpus_never_overlap(make: Callable[..., Clus
             for name in ran:
                 _as_asked(cluster, name, wanted[name])
         waiting -= ran
-        if time.monotonic() - moved > 0.4:  # the node is full: somebody has to leave
+        there = [n for n in wanted if n not in waiting and _there(cluster, n)]
+        if there and time.monotonic() - moved > 0.4:  # the node is full: somebody has to leave
             moved = time.monotonic()
-            cluster.delete(chance.choice([n for n in wanted if n not in waiting and _there(cluster, n)]))
+            cluster.delete(chance.choice(there))
         time.sleep(0.02)
     for name in wanted:
         if _there(cluster, name):

@@ -268,7 +268,7 @@ def test_it_needs_neither_pytest_nor_hypothesis() -> None:
 def test_the_pages_example_finds_what_the_page_shows() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "property-tests.md").read_text()
     code, shown = re.findall(
-        r"```python\n(from gpusim\.testing\.parsers .*?)```\n\n```\n(.*?)```", page, re.S
+        r"```python\n(from gpusim\.testing\.parsers .*?)```\n\n```log\n(.*?)```", page, re.S
     )[0]
     names: dict[str, Any] = {}
     exec(code, names)
