@@ -36,6 +36,7 @@ DRIVER_MOUNTS = (
 """Mounted under their own paths: the tool and what it needs of the driver."""
 
 AGAIN = "delete the pod so that it is scheduled again"
+SAME = "let scheduler and plugin read the same device configuration"
 
 Kind = Literal["whole", "template", "soft"]
 
@@ -167,6 +168,14 @@ def _share(inventory: Inventory, settings: Settings, claim: Claim) -> _Share:
     kind, template = _kind(settings, claim, pod, chip, memory)
     if kind == "soft" and memory == 0:
         raise _no(pod, f"0 MiB in {_slots_key(chip)} would be no limit at all", "limit", _ask(chip))
+    if kind == "soft" and memory > chip.allocatable_mib:
+        raise _no(
+            pod,
+            f"{memory} MiB in {_slots_key(chip)} are more than a card's {chip.allocatable_mib} and would be "
+            "no limit",
+            "limit",
+            SAME,
+        )
     if kind == "template":
         _check_template(claim, pod, chip, template, memory)
     return _Share(pod, claim.slot, kind, ordered(npus), memory, min(cores, 100), template)
@@ -244,17 +253,16 @@ def _kind(settings: Settings, claim: Claim, pod: Pod, chip: ChipConfig, memory: 
 def _check_template(claim: Claim, pod: Pod, chip: ChipConfig, name: str, memory: int) -> None:
     """A slice is one of the configuration's, of one device, and not smaller than what was asked for."""
     template = next((one for one in chip.templates if one.name == name), None)
-    same = "let scheduler and plugin read the same device configuration"
     if template is None:
         known = ", ".join(one.name for one in chip.templates) or "none"
-        raise _no(pod, f"template {name[:40]!a} is not one of {chip.word} ({known})", "record", same)
+        raise _no(pod, f"template {name[:40]!a} is not one of {chip.word} ({known})", "record", SAME)
     if len(claim.devices) > 1:
         raise _no(
             pod, "vNPU not supported for multiple devices", "record", "ask for one device, or for whole cards"
         )
     if template.memory_mib < memory:
         raise _no(
-            pod, f"template {name} has {template.memory_mib} MiB, {memory} were asked for", "record", same
+            pod, f"template {name} has {template.memory_mib} MiB, {memory} were asked for", "record", SAME
         )
 
 

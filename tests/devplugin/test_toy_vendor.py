@@ -77,6 +77,7 @@ def test_the_rooms_between_the_vendors_import_none_of_them() -> None:
 
 def test_the_rooms_between_the_vendors_name_none_of_them_in_code() -> None:
     kept = {tokenize.NAME, tokenize.STRING, tokenize.OP}
+    kept.add(getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))  # from 3.12 on, of an f-string
     found = []
     for path in _sources():
         before = None

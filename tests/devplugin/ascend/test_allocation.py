@@ -281,6 +281,18 @@ def test_no_memory_in_the_slot_would_be_no_limit_and_is_refused() -> None:
     assert said.why == "limit"
 
 
+def test_more_memory_than_a_card_has_would_be_no_limit_and_is_refused() -> None:
+    """Decision 50: the scheduler reads another configuration, or the card was registered larger before."""
+    card = P3.allocatable_mib
+    whole = pod([[device("uuid0", card)]], [entry("uuid0", memory=card)], annotations=SOFT_POD)
+    assert serve(whole, settings=SOFT).edits.envs["NPU_MEM_QUOTA"] == str(card)
+    more = pod([[device("uuid0", card + 1)]], [entry("uuid0", memory=card + 1)], annotations=SOFT_POD)
+    said = refusal(more, settings=SOFT)
+    assert f"{card + 1} MiB" in str(said)
+    assert f"a card's {card} " in str(said)
+    assert said.why == "limit"
+
+
 def test_cores_of_zero_leave_the_priority_out_and_more_than_all_is_all() -> None:
     free = pod([[device("uuid0", 8192, 0)]], [entry("uuid0")], annotations=SOFT_POD)
     assert "NPU_PRIORITY" not in serve(free, settings=SOFT).edits.envs
