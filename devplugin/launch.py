@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO, TypeVar, cast
 
-from devplugin import errands, explain, hook
+from devplugin import errands, explain, extras, hook
 from devplugin.host import Host, Kind
 from devplugin.linux import LinuxHost
 from devplugin.metered import Metered
@@ -45,6 +45,7 @@ CAPTURE = ".gpusim-capture.json"
 """Beside an unpacked capture's tree: what plain files cannot hold. Such a directory is no plain one."""
 
 
+@extras.daemon
 def amd_device_plugin(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
     """`amd-device-plugin`: the exit status."""
     from devplugin.amd.vendor import Amd
@@ -52,6 +53,7 @@ def amd_device_plugin(argv: Sequence[str] | None = None, host: Host | None = Non
     return main(Amd(), argv, host=host)
 
 
+@extras.daemon
 def ascend_device_plugin(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
     """`ascend-device-plugin`: the exit status."""
     from devplugin.ascend.vendor import Ascend
@@ -59,6 +61,7 @@ def ascend_device_plugin(argv: Sequence[str] | None = None, host: Host | None = 
     return main(Ascend(), argv, host=host)
 
 
+@extras.daemon
 def ppu_device_plugin(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
     """`ppu-device-plugin`: the exit status."""
     from devplugin.ppu.vendor import Ppu
@@ -66,6 +69,7 @@ def ppu_device_plugin(argv: Sequence[str] | None = None, host: Host | None = Non
     return main(Ppu(), argv, host=host)
 
 
+@extras.daemon
 def node_labeller(argv: Sequence[str] | None = None, host: Host | None = None) -> int:
     """`node-labeller`: the exit status."""
     from devplugin import labeller
@@ -77,6 +81,7 @@ def node_labeller(argv: Sequence[str] | None = None, host: Host | None = None) -
     )
 
 
+@extras.daemon
 def vgpu_monitor(
     argv: Sequence[str] | None = None, host: Host | None = None, *, env: Mapping[str, str] | None = None
 ) -> int:
