@@ -199,7 +199,9 @@ def _make(path: str, data: bytes) -> None:
     try:
         # Processes of any user of the container write it, whatever the umask is.
         os.fchmod(descriptor, 0o666)
-        os.write(descriptor, data)
+        rest = memoryview(data)
+        while rest:  # a full disk takes a part, and the next write says why it takes no more
+            rest = rest[os.write(descriptor, rest) :]
         os.link(draft, target)
     except FileExistsError:
         pass

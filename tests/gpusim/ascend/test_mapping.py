@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -277,6 +278,19 @@ def test_threads_together_never_pass_the_limit(path: str) -> None:
         thread.join()
     assert len(granted) == 100
     assert ours.read().used == (100 * MIB, 0)
+
+
+def test_a_file_that_does_not_fit_is_not_left_in_part(path: str) -> None:
+    """What was left would be refused for as long as the container lives."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # a write takes that much, and the next is EFBIG
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            Ledger(path, LIMITS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(Path(path).parent) == []
+    assert Ledger(path, LIMITS).limits == LIMITS
 
 
 def test_many_makers_make_one_file(path: str) -> None:
