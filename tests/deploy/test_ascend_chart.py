@@ -234,7 +234,8 @@ def test_a_command_line_without_the_configuration_is_refused_by_the_daemon() -> 
         settings({"daemonSet": {"args": ["--v=4"]}})
 
 
-def test_the_plugin_sees_what_the_vendors_manifest_shows_it() -> None:
+def test_the_plugin_sees_what_the_vendors_manifest_shows_it_and_device_nodes_that_come_later() -> None:
+    """Mounts of C.1; /dev is ours: in a container's own /dev a driver that is loaded later never shows."""
     document = plugin(ASCEND)
     hosts = {one["name"]: one.get("hostPath") for one in document["spec"]["template"]["spec"]["volumes"]}
     found = {
@@ -242,6 +243,8 @@ def test_the_plugin_sees_what_the_vendors_manifest_shows_it() -> None:
         for mount in container(document)["volumeMounts"]
         if hosts[mount["name"]] is not None
     }
+    assert found.pop("/dev") == ("", False)
+    assert not container(document)["terminationMessagePath"].startswith(tuple(found)), "none of the host's"
     assert found == {
         "/var/lib/kubelet/device-plugins": ("", False),
         "/var/lib/kubelet/pod-resources": ("", False),
