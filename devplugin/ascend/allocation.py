@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from devplugin.ascend import directories, runtimeinfo
 from devplugin.ascend.inventory import Inventory, Npu
+from devplugin.ascend.ledgerfile import MAX_DEVICES
 from devplugin.ascend.runtimeinfo import RuntimeInfoError
 from devplugin.ascend.settings import SHARED_REGION, ChipConfig, Settings
 from devplugin.hami import Claim, Pod
@@ -166,16 +167,8 @@ def _share(inventory: Inventory, settings: Settings, claim: Claim) -> _Share:
     npus = _npus(inventory, claim, pod, chip)
     memory, cores = _amounts(claim, pod, chip)
     kind, template = _kind(settings, claim, pod, chip, memory)
-    if kind == "soft" and memory == 0:
-        raise _no(pod, f"0 MiB in {_slots_key(chip)} would be no limit at all", "limit", _ask(chip))
-    if kind == "soft" and memory > chip.allocatable_mib:
-        raise _no(
-            pod,
-            f"{memory} MiB in {_slots_key(chip)} are more than a card's {chip.allocatable_mib} and would be "
-            "no limit",
-            "limit",
-            SAME,
-        )
+    if kind == "soft":
+        _check_limit(claim, pod, chip, memory)
     if kind == "template":
         _check_template(claim, pod, chip, template, memory)
     return _Share(pod, claim.slot, kind, ordered(npus), memory, min(cores, 100), template)
@@ -248,6 +241,22 @@ def _kind(settings: Settings, claim: Claim, pod: Pod, chip: ChipConfig, memory: 
         "limit",
         _ask(chip),
     )
+
+
+def _check_limit(claim: Claim, pod: Pod, chip: ChipConfig, memory: int) -> None:
+    """A soft slice is one that the runtime's ledger limits, on each of its devices (decision 50)."""
+    if memory == 0:
+        raise _no(pod, f"0 MiB in {_slots_key(chip)} would be no limit at all", "limit", _ask(chip))
+    if memory > chip.allocatable_mib:
+        text = f"{memory} MiB in {_slots_key(chip)} are more than a card's {chip.allocatable_mib}: no limit"
+        raise _no(pod, text, "limit", SAME)
+    if len(claim.devices) > MAX_DEVICES:
+        raise _no(
+            pod,
+            f"{len(claim.devices)} devices in one soft container, and its ledger counts {MAX_DEVICES}",
+            "limit",
+            f"ask for at most {MAX_DEVICES}, or for whole cards without {MODE}",
+        )
 
 
 def _check_template(claim: Claim, pod: Pod, chip: ChipConfig, name: str, memory: int) -> None:

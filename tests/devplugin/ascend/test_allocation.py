@@ -289,7 +289,7 @@ def test_more_memory_than_a_card_has_would_be_no_limit_and_is_refused() -> None:
     more = pod([[device("uuid0", card + 1)]], [entry("uuid0", memory=card + 1)], annotations=SOFT_POD)
     said = refusal(more, settings=SOFT)
     assert f"{card + 1} MiB" in str(said)
-    assert f"a card's {card} " in str(said)
+    assert f"a card's {card}" in str(said)
     assert said.why == "limit"
 
 
@@ -311,6 +311,22 @@ def test_several_devices_get_the_quota_each_and_the_registry_of_the_first() -> N
     assert envs["ASCEND_VISIBLE_DEVICES"] == "1,4"
     assert envs["NPU_MEM_QUOTA"] == "8192"
     assert envs["NPU_GLOBAL_SHM_PATH"] == "/hami-shared-region/1_global_registry"
+
+
+def test_more_devices_than_a_ledger_counts_are_refused() -> None:
+    """B.1, decision 50: memory of the ninth would be nobody's."""
+    here = node(C910, 16, dies=2)
+
+    def asking(count: int) -> Pod:
+        slot = [device(f"uuid{n}", 8192, 10, "Ascend910C") for n in range(count)]
+        entries = [entry(f"uuid{n}", "", 8192, 10) for n in range(count)]
+        return pod([slot], entries, chip=C910, annotations=SOFT_POD)
+
+    served = serve(asking(8), inventory=here, chip=C910, settings=SOFT)
+    assert served.edits.envs["ASCEND_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
+    said = refusal(asking(9), inventory=here, chip=C910, settings=SOFT)
+    assert "9 devices" in str(said)
+    assert said.why == "limit"
 
 
 def test_devices_are_listed_ascending_by_number_whatever_the_annotations_order() -> None:
