@@ -80,15 +80,23 @@ Opener = Callable[[Caller], Release | None]
 
 _ticks = count(1)
 GENERATION = [0]
-"""One number for all trees of this interpreter, new after every structural change of any of them.
+"""One number for all trees of this interpreter, new when a way that a walk of any of them took has moved.
 
-`Tree` drops its remembered paths when it differs; a change elsewhere costs it only the memory of paths.
+`Tree` drops its remembered paths when it differs; a change elsewhere costs it only the memory of paths. A
+name that is new, or that no walk went through, moves nothing: what is remembered are the mappings of
+directories themselves, and never that a name is missing.
 """
 
 
 def touch() -> None:
     """Say that names moved: every remembered path is looked up anew."""
     GENERATION[0] = next(_ticks)
+
+
+def _left(node: Node | None) -> None:
+    """A directory no longer holds this under a name: does a remembered path lead through it?"""
+    if isinstance(node, Link) or (isinstance(node, Dir) and node.walked):
+        touch()
 
 
 class Node:
@@ -222,7 +230,7 @@ class Dir(Node):
         gid: owning group.
     """
 
-    __slots__ = ("_entries", "_kids", "gid", "mode", "uid", "writable")
+    __slots__ = ("_entries", "_kids", "gid", "mode", "uid", "walked", "writable")
     kind = Kind.DIRECTORY
 
     def __init__(
@@ -246,6 +254,8 @@ class Dir(Node):
         self.writable = writable
         self.uid = uid
         self.gid = gid
+        self.walked = False
+        """Whether a walk may have remembered a path through it."""
 
     def kids(self) -> dict[str, Node]:
         """Name → node, made now if nobody looked before; changed by `add` and `drop` only."""
@@ -258,22 +268,23 @@ class Dir(Node):
 
     def add(self, name: str, node: Node) -> None:
         """Enter or replace one name, at once and whole."""
-        self.kids()[name] = node
-        touch()
+        kids = self.kids()
+        before = kids.get(name)
+        kids[name] = node
+        _left(before)
 
     def drop(self, name: str) -> None:
         """Remove one name; KeyError when it is not there."""
-        del self.kids()[name]
-        touch()
+        _left(self.kids().pop(name))
 
     def invalidate(self) -> None:
         """Forget what a lazy directory held; the next visit asks `entries` again.
 
         Names added by `add` go with it. A directory with a fixed mapping keeps it.
         """
-        if self._entries is not None:
+        if self._entries is not None and self._kids is not None:
             self._kids = None
-        touch()
+            touch()
 
 
 class KernelDir(Dir):

@@ -359,6 +359,8 @@ class Tree:
         if caller.covers(place.path):
             raise fail(errno.EROFS, path)
         node.mode = mode & 0o7777
+        if isinstance(node, Dir):
+            touch()  # whom it lets through is remembered, too
 
     # For the machine and for rendering
 

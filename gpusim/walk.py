@@ -1,7 +1,7 @@
 """Where a path leads: links, ``..``, search permission, and the errno of a lookup that fails.
 
 After Linux ``fs/namei.c`` (link_path_walk, step_into, filename_parentat). Resolved directories are
-remembered until any name anywhere moves (`gpusim.nodes.GENERATION`): a read then costs two look-ups.
+remembered until a way that was walked moves (`gpusim.nodes.GENERATION`): a read then costs two look-ups.
 """
 
 from __future__ import annotations
@@ -140,6 +140,7 @@ class Walk:
         if len(known) > REMEMBERED:
             known.clear()
             self._generation = -1
+        node.walked = True
         known[path] = kids = node.kids()
         return kids
 
@@ -194,6 +195,7 @@ class Walk:
                     dirs, names = [self.root], []
                 todo.extend(reversed(node.target.split("/")))
             elif isinstance(node, Dir):
+                node.walked = True
                 dirs.append(node)
                 names.append(name)
             elif todo:

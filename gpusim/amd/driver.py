@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from gpusim.amd.drm import MAJOR, Minors, Nodes
 from gpusim.amd.drmfs import Device
 from gpusim.amd.gpu import Gpu
-from gpusim.amd.gpufacts import gpu_facts
+from gpusim.amd.gpufacts import GpuFacts, facts_of
 from gpusim.amd.kfd import Topology
 from gpusim.amd.partition import MAX_PARTITIONS, memory_modes, named
 from gpusim.amd.pci import homes
@@ -76,7 +76,8 @@ class Driver:
         cards = (*self._bmc(), *spec.cards)
         places = homes([*(g.bdf for g in spec.gpus), *(c.bdf for c in cards)])
         self.cards = tuple(Card(card, places[card.bdf]) for card in cards)
-        self.gpus = {g.bdf: self._gpu(index, places[g.bdf]) for index, g in enumerate(spec.gpus)}
+        facts = facts_of(spec)
+        self.gpus = {one.bdf: self._gpu(index, places[one.bdf], one) for index, one in enumerate(facts)}
         self._boot()
 
     def copy(self, processes: Processes) -> Driver:
@@ -103,9 +104,8 @@ class Driver:
         free = (f"0000:{bus:02x}:00.0" for bus in range(3, 256))
         return (replace(BMC, bdf=next(bdf for bdf in free if bdf not in taken)),)
 
-    def _gpu(self, index: int, home: str) -> Gpu:
+    def _gpu(self, index: int, home: str, facts: GpuFacts) -> Gpu:
         gpu = self.spec.gpus[index]
-        facts = gpu_facts(self.spec, index)
         return Gpu(index, gpu, facts, home, gpu.numa, gpu.mode, gpu.nps, gpu.vram_used, wants=gpu.bound)
 
     # Probe

@@ -10,8 +10,8 @@ device is taken before its primary, and a device that cannot have both has none.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 MAJOR = 226
 """Character major of all DRM nodes."""
@@ -25,8 +25,7 @@ CONTROL_OFFSET = 64
 """A controlD link carries its card's number plus this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
+class Nodes(NamedTuple):
     """The minors of one DRM device."""
 
     card: int

@@ -6,9 +6,10 @@ Sources: kernel.md 2.6, 3 and 6; udev's 50-udev-default.rules (groups and modes)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 
 from gpusim.amd.drm import CONTROL_OFFSET, MAJOR, Nodes
-from gpusim.nodes import Attr, CharDev, Dir, Link, Node
+from gpusim.nodes import Attr, Caller, CharDev, Dir, Link, Node
 
 CLASS_DRM = "/sys/class/drm"
 VERSION = "drm 1.1.0 20060810\n"
@@ -35,17 +36,18 @@ def device_drm(home: str, nodes: Nodes, *, control: bool = False, connectors: It
         connectors: outputs of the card, ``VGA-1``.
     """
 
-    def made() -> Mapping[str, Node]:
-        found: dict[str, Node] = {
-            nodes.card_name: _minor(home, nodes.card_name, nodes.card, connectors),
-        }
-        if nodes.render is not None and nodes.render_name is not None:
-            found[nodes.render_name] = _minor(home, nodes.render_name, nodes.render)
-        if control:
-            found[f"controlD{CONTROL_OFFSET + nodes.card}"] = Link(nodes.card_name)
-        return found
+    return Dir(partial(_device_drm, home, nodes, control, connectors))
 
-    return Dir(made)
+
+def _device_drm(home: str, nodes: Nodes, control: bool, connectors: Iterable[str]) -> Mapping[str, Node]:
+    found: dict[str, Node] = {
+        nodes.card_name: _minor(home, nodes.card_name, nodes.card, connectors),
+    }
+    if nodes.render is not None and nodes.render_name is not None:
+        found[nodes.render_name] = _minor(home, nodes.render_name, nodes.render)
+    if control:
+        found[f"controlD{CONTROL_OFFSET + nodes.card}"] = Link(nodes.card_name)
+    return found
 
 
 def _minor(home: str, name: str, minor: int, connectors: Iterable[str] = ()) -> Dir:
@@ -77,8 +79,14 @@ Device = tuple[str, Nodes, tuple[str, ...]]
 """Home directory, minors and connectors of one DRM device."""
 
 
-def class_entries(devices: Iterable[Device]) -> dict[str, Node]:
+def class_entries(devices: tuple[Device, ...]) -> dict[str, Node]:
     """Content of /sys/class/drm: links into the devices' directories, and the core's version."""
+    return _class_entries(devices).copy()
+
+
+@lru_cache(maxsize=32)
+def _class_entries(devices: tuple[Device, ...]) -> dict[str, Node]:
+    """Nodes that never change, so that all machines with these devices share them."""
     found: dict[str, Node] = {"version": Attr(VERSION)}
     for home, nodes, connectors in devices:
         below = f"../../{home.removeprefix('/sys/')}/drm/"
@@ -102,7 +110,7 @@ def char_entries(devices: Iterable[Device]) -> dict[str, Node]:
     return found
 
 
-def dev_entries(devices: Iterable[Device], opened: Callable[[int], None]) -> dict[str, Node]:
+def dev_entries(devices: tuple[Device, ...], opened: Callable[[int], None]) -> dict[str, Node]:
     """Content of /dev/dri: the nodes, and by-path/ with systemd's names.
 
     Args:
@@ -110,20 +118,44 @@ def dev_entries(devices: Iterable[Device], opened: Callable[[int], None]) -> dic
         opened: the DRM core's open of a minor; raises what it answers.
     """
     found: dict[str, Node] = {}
-    by_path: dict[str, Node] = {}
-    for home, nodes, _ in devices:
-        bus = "platform" if home.startswith("/sys/devices/platform/") else "pci"
-        stem = f"{bus}-{home.rpartition('/')[2]}"
-        found[nodes.card_name] = node(nodes.card, opened)
-        by_path[f"{stem}-card"] = Link(f"../{nodes.card_name}")
-        if nodes.render is not None and nodes.render_name is not None:
-            found[nodes.render_name] = node(nodes.render, opened, render=True)
-            by_path[f"{stem}-render"] = Link(f"../{nodes.render_name}")
-    found["by-path"] = Dir(by_path)
+    for _, nodes, _ in devices:
+        found[nodes.card_name] = Minor(nodes.card, opened, VIDEO_GID)
+        if nodes.render is not None:
+            found[f"renderD{nodes.render}"] = Minor(nodes.render, opened, RENDER_GID)
+    found["by-path"] = Dir(partial(_by_path, devices))
     return found
 
 
-def node(minor: int, opened: Callable[[int], None], *, render: bool = False) -> CharDev:
-    """A device node of a DRM minor as udev leaves it."""
-    gid = RENDER_GID if render else VIDEO_GID
-    return CharDev(MAJOR, minor, NODE_MODE, lambda _: opened(minor), gid=gid)
+def _by_path(devices: Iterable[Device]) -> dict[str, Node]:
+    found: dict[str, Node] = {}
+    for home, nodes, _ in devices:
+        bus = "platform" if home.startswith("/sys/devices/platform/") else "pci"
+        stem = f"{bus}-{home.rpartition('/')[2]}"
+        found[f"{stem}-card"] = Link(f"../{nodes.card_name}")
+        if nodes.render_name is not None:
+            found[f"{stem}-render"] = Link(f"../{nodes.render_name}")
+    return found
+
+
+class Minor(CharDev):
+    """A device node of a DRM minor as udev leaves it; one object each, for a node has more than a hundred.
+
+    Args:
+        minor: device number.
+        opened: the DRM core's open of a minor.
+        gid: owning group.
+    """
+
+    __slots__ = ("opened",)
+
+    def __init__(self, minor: int, opened: Callable[[int], None], gid: int) -> None:
+        self.major = MAJOR
+        self.minor = minor
+        self.mode = NODE_MODE
+        self.uid = 0
+        self.gid = gid
+        self.opened = opened
+
+    def opener(self, _: Caller) -> None:
+        """The driver's open."""
+        self.opened(self.minor)

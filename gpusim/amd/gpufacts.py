@@ -7,6 +7,7 @@ machine and not here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from gpusim.amd.kfd_ids import invented
 from gpusim.amd.products import PRODUCTS, Product
@@ -17,7 +18,7 @@ VENDOR = 0x1002
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuFacts:
-    """One GPU, all defaults resolved. Compared by identity: two machines' GPUs are never the same one."""
+    """One GPU, all defaults resolved. Compared by identity; machines of one description may share it."""
 
     bdf: str
     product: Product
@@ -47,6 +48,25 @@ class GpuFacts:
     def bank_bytes(self) -> int:
         """What KFD takes for the GPU's local memory before partitions share it."""
         return self.gtt_bytes if self.product.bank_is_gtt else self.vram_bytes
+
+
+_Fused = list[dict[int, tuple[int, ...]]]
+_resolved: dict[int, tuple[NodeSpec, _Fused, tuple[GpuFacts, ...]]] = {}
+"""By identity of a description, which is kept so that no other gets its identity."""
+_RESOLVED = 16
+"""Descriptions kept before all are forgotten: a test makes its machines of a few, a property of many."""
+
+
+def facts_of(spec: NodeSpec) -> tuple[GpuFacts, ...]:
+    """Resolve all GPUs of `spec`; again for the same description, they are the same ones."""
+    # A description is a value but for this mapping, which somebody may have changed.
+    fused = [dict(gpu.fused) for gpu in spec.gpus]
+    known = _resolved.get(id(spec))
+    if known is None or known[1] != fused:
+        if len(_resolved) >= _RESOLVED:
+            _resolved.clear()
+        known = _resolved[id(spec)] = spec, fused, tuple(map(partial(gpu_facts, spec), range(len(fused))))
+    return known[2]
 
 
 def gpu_facts(spec: NodeSpec, index: int) -> GpuFacts:

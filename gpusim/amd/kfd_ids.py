@@ -28,6 +28,7 @@ def _crc_table() -> tuple[int, ...]:
 _CRC = _crc_table()
 
 
+@lru_cache(maxsize=4096)
 def crc16(data: bytes) -> int:
     """CRC-16 of the kernel: reflected polynomial 0xA001, start 0."""
     crc = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpusim.amd.gpufacts import VENDOR, GpuFacts
 from gpusim.amd.kfd import CpuNode, GpuNode, Topology
@@ -33,7 +33,7 @@ class Field(NamedTuple):
     when: Callable[[Behaviour], bool] = lambda _: True
     """Whether this kernel and driver print it."""
     own: bool = False
-    """Whether nodes of one GPU in one mode can differ in it."""
+    """Whether nodes of one GPU in one mode, or CPU nodes alike, can differ in it."""
 
 
 def _modern(rules: Behaviour) -> bool:
@@ -122,38 +122,42 @@ def properties(topology: Topology, index: int) -> list[tuple[str, int]]:
 
 
 class Frame(NamedTuple):
-    """The text of a GPU node but for what differs between the nodes of one GPU."""
+    """The text of a GPU node but for what differs between the nodes of one GPU; of a CPU node likewise."""
 
     text: str
     """With a ``%d`` for every value of `own`."""
-    own: tuple[GpuValue, ...]
+    own: tuple[Callable[[Topology, int, Any], int], ...]
 
 
-_frames: dict[tuple[GpuFacts, int, str, str], Frame] = {}
-"""By GPU, number of its nodes, kernel and driver; not by topology, of which every switch makes a new one."""
+_frames: dict[tuple[GpuFacts | CpuNode, int, str, str], Frame] = {}
+"""By GPU or CPU node, number of nodes, kernel and driver; not by topology: every switch makes a new one."""
 _FRAMES = 512
 """Frames kept before all are forgotten: machines come and go."""
 
 
 def properties_text(topology: Topology, index: int) -> str:
     """Content of a node's ``properties``."""
-    node = topology.nodes[index]
-    if not isinstance(node, GpuNode):
-        return text(properties(topology, index))
-    rules = topology.rules
-    frame = _frames.get((node.facts, node.parts, rules.kernel, rules.driver)) or _frame(topology, index, node)
+    node, rules = topology.nodes[index], topology.rules
+    who, parts = (node.facts, node.parts) if isinstance(node, GpuNode) else (node, 1)
+    key = who, parts, rules.kernel, rules.driver
+    frame = _frames.get(key)
+    if frame is None:
+        if len(_frames) >= _FRAMES:
+            _frames.clear()
+        frame = _frames[key] = _frame(topology, index)
     return frame.text % tuple([value(topology, index, node) for value in frame.own])
 
 
-def _frame(topology: Topology, index: int, node: GpuNode) -> Frame:
-    rules = topology.rules
-    lines = fields(rules.kernel, rules.driver)
-    shown = [f"{line.name} {'%d' if line.own else line.gpu(topology, index, node)}\n" for line in lines]
-    if len(_frames) >= _FRAMES:
-        _frames.clear()
-    frame = Frame("".join(shown), tuple(line.gpu for line in lines if line.own))
-    _frames[node.facts, node.parts, rules.kernel, rules.driver] = frame
-    return frame
+def _frame(topology: Topology, index: int) -> Frame:
+    own = {line.name: line for line in fields(topology.rules.kernel, topology.rules.driver) if line.own}
+    gpu = isinstance(topology.nodes[index], GpuNode)
+    shown, values = [], []
+    for name, value in properties(topology, index):
+        line = own.get(name)
+        shown.append(f"{name} {value if line is None else '%d'}\n")
+        if line is not None:
+            values.append(line.gpu if gpu else line.cpu)
+    return Frame("".join(shown), tuple(filter(None, values)))
 
 
 def text(pairs: list[tuple[str, int]]) -> str:

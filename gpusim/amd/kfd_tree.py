@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from errno import EPERM
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import MethodType
 from typing import TypeVar
 
@@ -68,47 +68,81 @@ class KfdTree:
 
     def _nodes(self) -> Mapping[str, Node]:
         topology = self._topology()
-        return {str(index): Dir(partial(self._node, topology, index)) for index in range(len(topology.nodes))}
-
-    def _node(self, topology: Topology, index: int) -> Mapping[str, Node]:
-        node = topology.nodes[index]
-        guard = _guard(node.minor) if isinstance(node, GpuNode) else None
-        gpu_id = node.gpu_id if isinstance(node, GpuNode) else 0
-        entries: dict[str, Node] = {
-            "gpu_id": Attr(f"{gpu_id}\n", guard=guard),
-            "name": Attr(lambda: f"{node_name(topology, index)}\n", guard=guard),
-            "properties": Attr(lambda: properties_text(topology, index), guard=guard),
-            "mem_banks": Dir(partial(self._banks, topology, index, guard)),
-            "caches": Dir(partial(_caches, topology, index, guard)),
-            "io_links": Dir(partial(_links, topology, index, guard, p2p=False)),
-            "p2p_links": Dir(partial(_links, topology, index, guard, p2p=True)),
+        used = self._used_vram
+        return {
+            str(index): Dir(_NodeView(topology, index, used).entries) for index in range(len(topology.nodes))
         }
-        if topology.rules.kfd_legacy:
-            del entries["p2p_links"]  # kfd.md 1: 5.x key set
-        if not topology.rules.kfd_used_memory:
+
+
+class _NodeView:
+    """One node's directory. What it holds are methods bound to it: an object each, and no closures."""
+
+    __slots__ = ("_gpu", "_index", "_topology", "_used_vram")
+
+    def __init__(self, topology: Topology, index: int, used_vram: Callable[[str], int]) -> None:
+        self._topology, self._index, self._used_vram = topology, index, used_vram
+        node = topology.nodes[index]
+        self._gpu = node if isinstance(node, GpuNode) else None
+
+    def entries(self) -> Mapping[str, Node]:
+        """Content of the directory."""
+        gpu, rules, guard = self._gpu, self._topology.rules, self._guard()
+        entries: dict[str, Node] = {
+            "gpu_id": Attr(f"{0 if gpu is None else gpu.gpu_id}\n", None, guard),
+            "name": Attr(self._name, None, guard),
+            "properties": Attr(self._properties, None, guard),
+            "mem_banks": Dir(self._banks),
+            "caches": Dir(self._caches),
+            "io_links": Dir(self._io_links),
+        }
+        if not rules.kfd_legacy:
+            entries["p2p_links"] = Dir(self._p2p_links)  # kfd.md 1: not in the 5.x key set
+        if not rules.kfd_used_memory:
             entries["perf"] = Dir({})  # kernel.md 1.1: in-tree always, DKMS often absent
         return entries
 
-    def _banks(self, topology: Topology, index: int, guard: Guard | None) -> Mapping[str, Node]:
-        node = topology.nodes[index]
-        bank: dict[str, Node] = {"properties": Attr(lambda: text(memory_bank(topology, index)), guard=guard)}
-        if isinstance(node, GpuNode) and topology.rules.kfd_used_memory:
-            bdf = node.facts.bdf
-            bank["used_memory"] = Attr(lambda: f"{self._used_vram(bdf)}\n", guard=guard)
+    def _guard(self) -> Guard | None:
+        return None if self._gpu is None else self._may_read
+
+    def _may_read(self, caller: Caller) -> None:
+        """KFD asks the reader's device cgroup for the node's render device, at read (kernel.md 1.8)."""
+        assert self._gpu is not None
+        if caller.devices is not None and not caller.devices.allows(DRM_MAJOR, self._gpu.minor, "rw"):
+            raise PermissionError(EPERM, os.strerror(EPERM))
+
+    def _name(self) -> str:
+        return f"{node_name(self._topology, self._index)}\n"
+
+    def _properties(self) -> str:
+        return properties_text(self._topology, self._index)
+
+    def _banks(self) -> Mapping[str, Node]:
+        topology, guard = self._topology, self._guard()
+        bank: dict[str, Node] = {
+            "properties": Attr(lambda: text(memory_bank(topology, self._index)), None, guard)
+        }
+        if self._gpu is not None and topology.rules.kfd_used_memory:
+            bdf = self._gpu.facts.bdf
+            bank["used_memory"] = Attr(lambda: f"{self._used_vram(bdf)}\n", None, guard)
         return {"0": Dir(bank)}
 
+    def _caches(self) -> Mapping[str, Node]:
+        if self._gpu is None:
+            return {}
+        base = self._gpu.simd_base
+        caches = node_caches(self._gpu, self._topology.rules)
+        return _listed(caches, lambda cache: cache_text(base, cache), self._guard())
 
-def _caches(topology: Topology, index: int, guard: Guard | None) -> Mapping[str, Node]:
-    node = topology.nodes[index]
-    if not isinstance(node, GpuNode):
-        return {}
-    base = node.simd_base
-    return _listed(node_caches(node, topology.rules), lambda cache: cache_text(base, cache), guard)
+    def _io_links(self) -> Mapping[str, Node]:
+        return self._links(p2p=False)
 
+    def _p2p_links(self) -> Mapping[str, Node]:
+        return self._links(p2p=True)
 
-def _links(topology: Topology, index: int, guard: Guard | None, *, p2p: bool) -> Mapping[str, Node]:
-    peers = topology.peers(index, p2p=p2p)
-    return _listed(peers, lambda peer: link_text(topology, index, peer, p2p=p2p), guard)
+    def _links(self, *, p2p: bool) -> Mapping[str, Node]:
+        topology, index = self._topology, self._index
+        peers = topology.peers(index, p2p=p2p)
+        return _listed(peers, lambda peer: link_text(topology, index, peer, p2p=p2p), self._guard())
 
 
 def _listed(things: Sequence[T], show: Callable[[T], str], guard: Guard | None) -> Mapping[str, Node]:
@@ -126,16 +160,6 @@ def _listed(things: Sequence[T], show: Callable[[T], str], guard: Guard | None) 
 def _numbers(count: int) -> tuple[str, ...]:
     """Names of the directories of a list: one text each for all nodes of all machines."""
     return tuple(map(str, range(count)))
-
-
-def _guard(minor: int) -> Guard:
-    """KFD asks the reader's device cgroup for the node's render device, at read (kernel.md 1.8)."""
-
-    def guard(caller: Caller) -> None:
-        if caller.devices is not None and not caller.devices.allows(DRM_MAJOR, minor, "rw"):
-            raise PermissionError(EPERM, os.strerror(EPERM))
-
-    return guard
 
 
 def kfd_tree(topology: Callable[[], Topology], used_vram: Callable[[str], int], major: int = 235) -> Dir:

@@ -12,7 +12,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from types import MethodType
 from typing import Protocol
 
 from gpusim.amd import fru, hwmon, pcicore, pmfiles, xcpconfig
@@ -23,7 +24,7 @@ from gpusim.amd.partition import listed, memory_modes
 from gpusim.amd.products import PRODUCTS
 from gpusim.kernel import Behaviour
 from gpusim.nodes import Attr, Caller, Dir, Link, Node
-from gpusim.spec import NodeSpec
+from gpusim.spec import Cpus, NodeSpec
 
 LINK_SPEED = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0"}
 """GT/s by PCIe generation."""
@@ -87,6 +88,12 @@ def homes(addresses: Iterable[str]) -> dict[str, str]:
 
 def device_entries(home: str, ids: Ids, driver: str | None) -> dict[str, Node]:
     """What the PCI core itself shows of any device."""
+    return _device_entries(home, ids, driver).copy()
+
+
+@lru_cache(maxsize=512)
+def _device_entries(home: str, ids: Ids, driver: str | None) -> dict[str, Node]:
+    """Nodes that never change, so that all machines with such a device there share them."""
     vendor, device, subsystem, pci_class = ids.vendor, ids.device, ids.subsystem, ids.pci_class
     bdf = home.rpartition("/")[2]
     modalias = (
@@ -143,13 +150,9 @@ def gpu_entries(
     """
     product = gpu.product
     ids = Ids(VENDOR, product.device_id, gpu.facts.subsystem, product.pci_class, product.revision_id)
-    found = device_entries(gpu.home, ids, gpu.driver)
-    speed = f"{LINK_SPEED[link_generation(spec, product)]} GT/s PCIe\n"
-    for end in ("current", "max"):
-        found[f"{end}_link_speed"] = Attr(speed)
-        found[f"{end}_link_width"] = Attr("16\n")
     numa = -1 if gpu.numa is None else gpu.numa
-    found |= pcicore.entries(_slot(gpu, spec), spec.cpus, numa)
+    link = link_generation(spec, product)
+    found = _on_the_bus(gpu.home, ids, gpu.driver, link, _slot(gpu, spec), near=(spec.cpus, numa)).copy()
     if gpu.numa is not None:
         found["numa_node"] = _numa(gpu, spec.cpus.nodes)
     if gpu.bound:
@@ -160,7 +163,7 @@ def gpu_entries(
             if metrics is not None:
                 found["xcp"] = metrics
             if rules.partition_config:
-                found[xcpconfig.NAME] = Dir(xcpconfig.entries(gpu, rules))
+                found[xcpconfig.NAME] = Dir(partial(xcpconfig.entries, gpu, rules))
     return found
 
 
@@ -174,20 +177,30 @@ def other_entries(home: str, other: Other, index: int, spec: NodeSpec) -> dict[s
         spec: the node's description.
     """
     slot = pcicore.Slot(index, other.driver is not None, 64 if other.driver else 32, inside=False)
-    speed = f"{LINK_SPEED[spec.pcie_generation]} GT/s PCIe\n"
-    found = device_entries(home, other.ids, other.driver) | pcicore.entries(slot, spec.cpus, other.numa)
+    near = (spec.cpus, other.numa)
+    core = _on_the_bus(home, other.ids, other.driver, spec.pcie_generation, slot, near=near)
+    return {**core, "numa_node": Attr(f"{other.numa}\n")}
+
+
+@lru_cache(maxsize=512)
+def _on_the_bus(
+    home: str, ids: Ids, driver: str | None, generation: int, slot: pcicore.Slot, *, near: tuple[Cpus, int]
+) -> dict[str, Node]:
+    """All that the PCI core shows of an accelerator but its NUMA node; shared like `_device_entries`."""
+    cpus, numa = near
+    found = device_entries(home, ids, driver)
     for end in ("current", "max"):
-        found[f"{end}_link_speed"] = Attr(speed)
+        found[f"{end}_link_speed"] = Attr(f"{LINK_SPEED[generation]} GT/s PCIe\n")
         found[f"{end}_link_width"] = Attr("16\n")
-    found["numa_node"] = Attr(f"{other.numa}\n")
-    return found
+    return found | pcicore.entries(slot, cpus, numa)
 
 
 def _slot(gpu: Gpu, spec: NodeSpec) -> pcicore.Slot:
     product = gpu.product
     vga = product.pci_class == _VGA
     # Firmware uses a baseboard controller's display where there is one, else the first it finds.
-    first = not spec.bmc and all(PRODUCTS[one.product].pci_class != _VGA for one in spec.gpus[: gpu.index])
+    before = spec.gpus[: gpu.index] if vga else ()
+    first = not spec.bmc and all(PRODUCTS[one.product].pci_class != _VGA for one in before)
     return pcicore.Slot(
         index=gpu.index,
         driver=gpu.driver is not None,
@@ -201,13 +214,19 @@ def _slot(gpu: Gpu, spec: NodeSpec) -> pcicore.Slot:
 
 
 def _numa(gpu: Gpu, nodes: int) -> Attr:
-    def store(data: bytes, _: Caller) -> None:
-        # numa_node_store: a whole number (kstrtoint), -1 or an online node.
-        if not _WHOLE.fullmatch(data) or not -1 <= int(data) < nodes:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        gpu.numa = int(data)
+    return Attr(MethodType(_numa_is, gpu), MethodType(_set_numa, (gpu, nodes)), mode=0o644)
 
-    return Attr(lambda: f"{gpu.numa}\n", store, mode=0o644)
+
+def _numa_is(gpu: Gpu) -> str:
+    return f"{gpu.numa}\n"
+
+
+def _set_numa(of: tuple[Gpu, int], data: bytes, _: Caller) -> None:
+    gpu, nodes = of
+    # numa_node_store: a whole number (kstrtoint), -1 or an online node.
+    if not _WHOLE.fullmatch(data) or not -1 <= int(data) < nodes:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    gpu.numa = int(data)
 
 
 def _amdgpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour) -> dict[str, Node]:
@@ -216,57 +235,83 @@ def _amdgpu_entries(gpu: Gpu, spec: NodeSpec, rules: Behaviour) -> dict[str, Nod
     # An APU reaches its memory without a BAR, as KFD says too (heap_type 1).
     visible = vram if spec.large_bar or gpu.product.apu else min(vram, _SMALL_BAR)
     found: dict[str, Node] = {
-        "hwmon": Dir(lambda: hwmon.entries(gpu, rules)),
+        "hwmon": Dir(partial(hwmon.entries, gpu, rules)),
         "mem_info_gtt_total": Attr(f"{facts.gtt_bytes}\n"),
-        "mem_info_gtt_used": Attr(lambda: f"{gpu.gtt_used}\n"),
+        "mem_info_gtt_used": Attr(MethodType(_gtt_used, gpu)),
         "mem_info_vis_vram_total": Attr(f"{visible}\n"),
-        "mem_info_vis_vram_used": Attr(lambda: f"{min(gpu.vram_used, visible)}\n"),
+        "mem_info_vis_vram_used": Attr(MethodType(_visible_used, (gpu, visible))),
         "mem_info_vram_total": Attr(f"{vram}\n"),
-        "mem_info_vram_used": Attr(lambda: f"{gpu.vram_used}\n"),
+        "mem_info_vram_used": Attr(MethodType(_vram_used, gpu)),
     }
+    # Methods bound to the GPU are one object each, where functions with closures are three or four.
     if gpu.drm:
         found["drm"] = device_drm(gpu.home, gpu.drm[0], control=rules.control_links)
     if facts.unique_id:
-        found["unique_id"] = Attr(f"{facts.unique_id:016x}\n", guard=partial(not_resetting, gpu))
+        found["unique_id"] = Attr(f"{facts.unique_id:016x}\n", guard=MethodType(not_resetting, gpu))
     return found | fru.entries(gpu, spec, rules) | pmfiles.entries(gpu, rules)
+
+
+def _gtt_used(gpu: Gpu) -> str:
+    return f"{gpu.gtt_used}\n"
+
+
+def _visible_used(of: tuple[Gpu, int]) -> str:
+    gpu, visible = of
+    return f"{min(gpu.vram_used, visible)}\n"
+
+
+def _vram_used(gpu: Gpu) -> str:
+    return f"{gpu.vram_used}\n"
+
+
+def _compute_mode(gpu: Gpu) -> str:
+    # A GPU that does not answer reads all ones, which is no mode (kernel.md 2.1, 7).
+    return "UNKNOWN\n" if gpu.hung else f"{gpu.mode}\n"
+
+
+def _compute_modes(of: tuple[Gpu, Behaviour]) -> str:
+    gpu, rules = of
+    return f"{listed(gpu.product, gpu.nps, rules)}\n"
+
+
+def _switch(of: tuple[Gpu, Actions], data: bytes, _: Caller) -> None:
+    gpu, actions = of
+    actions.write_compute_partition(gpu, data)
+
+
+def _ask(of: tuple[Gpu, Actions], data: bytes, _: Caller) -> None:
+    gpu, actions = of
+    actions.write_memory_partition(gpu, data)
+
+
+def _memory_mode(gpu: Gpu) -> str:
+    return f"NPS{gpu.nps}\n"
 
 
 def _compute_entries(gpu: Gpu, rules: Behaviour, actions: Actions) -> dict[str, Node]:
     """current_ and available_compute_partition (kernel.md 2.1, 2.2)."""
-
-    def current() -> str:
-        # A GPU that does not answer reads all ones, which is no mode (kernel.md 2.1, 7).
-        return "UNKNOWN\n" if gpu.hung else f"{gpu.mode}\n"
-
-    guard = partial(not_resetting, gpu) if rules.reset_read else None
-
+    current = MethodType(_compute_mode, gpu)
+    guard = MethodType(not_resetting, gpu) if rules.reset_read else None
     if gpu.product.vf:
         if rules.vf_compute_files == "absent":
             return {}
         return {"current_compute_partition": Attr(current, guard=guard)}
     return {
-        "available_compute_partition": Attr(lambda: f"{listed(gpu.product, gpu.nps, rules)}\n"),
-        "current_compute_partition": Attr(
-            current, lambda data, _: actions.write_compute_partition(gpu, data), guard, mode=0o644
-        ),
+        "available_compute_partition": Attr(MethodType(_compute_modes, (gpu, rules))),
+        "current_compute_partition": Attr(current, MethodType(_switch, (gpu, actions)), guard, mode=0o644),
     }
 
 
 def _memory_entries(gpu: Gpu, rules: Behaviour, actions: Actions) -> dict[str, Node]:
     """current_ and available_memory_partition (kernel.md 2.4; up to 6.12 not in a guest, kernel.md 7)."""
-
-    def current() -> str:
-        return f"NPS{gpu.nps}\n"
-
     if gpu.product.vf and rules.vf_compute_files == "absent":
         return {}
-    guard = partial(not_resetting, gpu) if rules.reset_read else None
+    current = MethodType(_memory_mode, gpu)
+    guard = MethodType(not_resetting, gpu) if rules.reset_read else None
     offered = memory_modes(gpu.product, rules)
     if len(offered) < 2:
         return {"current_memory_partition": Attr(current, guard=guard)}
     return {
         "available_memory_partition": Attr(", ".join(f"NPS{n}" for n in offered) + "\n"),
-        "current_memory_partition": Attr(
-            current, lambda data, _: actions.write_memory_partition(gpu, data), guard, mode=0o644
-        ),
+        "current_memory_partition": Attr(current, MethodType(_ask, (gpu, actions)), guard, mode=0o644),
     }

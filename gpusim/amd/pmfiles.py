@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from functools import partial
+from types import MethodType
 
 from gpusim.amd.gpu import Gpu, answers, not_resetting
 from gpusim.amd.product import Product
@@ -35,9 +35,9 @@ _LEVELS = ("auto", "low", "high", "manual")
 def entries(gpu: Gpu, rules: Behaviour) -> dict[str, Node]:
     """The files of one GPU that amdgpu drives."""
     product = gpu.product
-    idle = partial(answers, gpu)
+    idle = MethodType(answers, gpu)
     found: dict[str, Node] = {
-        "fw_version": Dir(_firmware(gpu)),
+        "fw_version": Dir(MethodType(_firmware, gpu)),
         "gpu_busy_percent": Attr("0\n", guard=idle),
         "mem_info_preempt_used": Attr("0\n"),
         "power_dpm_force_performance_level": _level(gpu),
@@ -88,35 +88,44 @@ def _states(gpu: Gpu) -> dict[str, Node]:
 
 
 def _level(gpu: Gpu) -> Attr:
-    def store(data: bytes, _: Caller) -> None:
-        wanted = data.decode("ascii", "replace").strip()
-        if wanted not in _LEVELS:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        gpu.level = wanted
+    show, store = MethodType(_level_is, gpu), MethodType(_set_level, gpu)
+    return Attr(show, store, MethodType(not_resetting, gpu), mode=0o644)
 
-    return Attr(lambda: f"{gpu.level}\n", store, partial(not_resetting, gpu), mode=0o644)
+
+def _level_is(gpu: Gpu) -> str:
+    return f"{gpu.level}\n"
+
+
+def _set_level(gpu: Gpu, data: bytes, _: Caller) -> None:
+    wanted = data.decode("ascii", "replace").strip()
+    if wanted not in _LEVELS:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    gpu.level = wanted
 
 
 def _isolation(gpu: Gpu) -> dict[str, Node]:
     """One value per partition; `run_cleaner_shader` can only be written (kernel.md 3)."""
-
-    def show() -> str:
-        return " ".join(str(value) for value in isolated(gpu)) + "\n"
-
-    def store(data: bytes, _: Caller) -> None:
-        values = [_number(word) for word in data.split()]
-        if len(values) != gpu.partitions or any(value not in (0, 1) for value in values):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        gpu.isolation = tuple(values)
-
-    def clean(data: bytes, _: Caller) -> None:
-        if not 0 <= _number(data.strip()) < gpu.partitions:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    found: dict[str, Node] = {"enforce_isolation": Attr(show, store, mode=0o644)}
+    shown = Attr(MethodType(_isolation_is, gpu), MethodType(_isolate, gpu), mode=0o644)
+    found: dict[str, Node] = {"enforce_isolation": shown}
     if gpu.product.partitionable:
-        found["run_cleaner_shader"] = Attr(None, clean, mode=0o200)
+        found["run_cleaner_shader"] = Attr(None, MethodType(_clean, gpu), mode=0o200)
     return found
+
+
+def _isolation_is(gpu: Gpu) -> str:
+    return " ".join(str(value) for value in isolated(gpu)) + "\n"
+
+
+def _isolate(gpu: Gpu, data: bytes, _: Caller) -> None:
+    values = [_number(word) for word in data.split()]
+    if len(values) != gpu.partitions or any(value not in (0, 1) for value in values):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    gpu.isolation = tuple(values)
+
+
+def _clean(gpu: Gpu, data: bytes, _: Caller) -> None:
+    if not 0 <= _number(data.strip()) < gpu.partitions:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 def isolated(gpu: Gpu) -> tuple[int, ...]:

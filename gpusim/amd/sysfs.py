@@ -6,9 +6,11 @@ Source: kernel.md 2.6, 3 and 7 (unbound devices, stale XCP devices, module witho
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MethodType
 
 from gpusim.amd import drmfs, hwmon, pci, xcp
 from gpusim.amd.driver import Driver
+from gpusim.amd.gpu import Gpu
 from gpusim.amd.kfd_ids import invented
 from gpusim.amd.kfd_proc import process_entries
 from gpusim.amd.kfd_tree import KfdTree
@@ -53,7 +55,9 @@ class Sysfs:
         processes = Dir(lambda: process_entries(vram))
         vram.contexts_changed = processes.invalidate
         kfd.root.add("proc", processes)
-        self._class_drm = self._lazy(lambda: drmfs.class_entries(driver.drm_devices()))
+        self._drm: tuple[drmfs.Device, ...] = ()
+        """What DRM has, worked out at the first look after a change."""
+        self._class_drm = self._lazy(lambda: drmfs.class_entries(self._drm_devices()))
         self.root = Dir(
             {
                 "bus": Dir(self._bus()),
@@ -63,12 +67,17 @@ class Sysfs:
                 "module": self._lazy(self._module),
             }
         )
-        self.dri = self._lazy(lambda: drmfs.dev_entries(driver.drm_devices(), driver.open_minor))
+        self.dri = self._lazy(lambda: drmfs.dev_entries(self._drm_devices(), driver.open_minor))
 
     def invalidate(self) -> None:
         """Devices came or went: every list of them is made anew at the next look."""
+        self._drm = ()
         for directory in self._changing:
             directory.invalidate()
+
+    def _drm_devices(self) -> tuple[drmfs.Device, ...]:
+        self._drm = self._drm or tuple(self._driver.drm_devices())
+        return self._drm
 
     def _lazy(self, entries: Entries) -> Dir:
         directory = Dir(entries)
@@ -130,7 +139,7 @@ class Sysfs:
         return found
 
     def _char(self) -> dict[str, Node]:
-        found = drmfs.char_entries(self._driver.drm_devices())
+        found = drmfs.char_entries(self._drm_devices())
         if self._driver.loaded:
             found[f"{self._driver.kfd_major}:0"] = Link("../../devices/virtual/kfd/kfd")
         return found
@@ -174,9 +183,7 @@ class Sysfs:
         driver = self._driver
         gpu = driver.gpus.get(bdf)
         if gpu is not None:
-            return Dir(
-                lambda: pci.gpu_entries(gpu, driver.spec, driver.rules, driver, self._partition(bdf, 0))
-            )
+            return Dir(MethodType(self._gpu_entries, gpu))
         if (other := self._others().get(bdf)) is not None:
             index = list(self._homes).index(bdf)
             return Dir(lambda: pci.other_entries(self._homes[bdf], other, index, driver.spec))
@@ -191,6 +198,10 @@ class Sysfs:
             return found
 
         return Dir(made)
+
+    def _gpu_entries(self, gpu: Gpu) -> Mapping[str, Node]:
+        driver = self._driver
+        return pci.gpu_entries(gpu, driver.spec, driver.rules, driver, self._partition(gpu.bdf, 0))
 
     def _platform(self) -> dict[str, Node]:
         return {

@@ -84,7 +84,7 @@ class Recorder:
             try:
                 answer = found(*args, **named)
             except Exception as error:
-                calls.append((name, args, named, error))
+                calls.append((name, args, named, _Failed(_failure(error))))
                 raise
             calls.append((name, args, named, answer))
             return answer
@@ -221,14 +221,21 @@ def _again(recorder: Recorder, number: int, entry: Mapping[str, Any]) -> Recorde
     return recorder
 
 
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """What a trace tells of an exception: the exception itself holds on to all frames it came through."""
+
+    told: Any
+
+
 def _line(name: str, args: tuple[Any, ...], named: dict[str, Any], answer: Any) -> dict[str, Any]:
     line: dict[str, Any] = {"do": name}
     if args:
         line["args"] = [_freeze(value) for value in args]
     if named:
         line["named"] = {key: _freeze(value) for key, value in named.items()}
-    if isinstance(answer, Exception):
-        line["error"] = _failure(answer)
+    if isinstance(answer, _Failed):
+        line["error"] = answer.told
     elif answer is not None:
         line["answer"] = _short(_freeze(answer))
     return line

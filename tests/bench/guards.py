@@ -12,17 +12,33 @@ SCALES = {"ms": 1e3, "MiB": 1 / (1 << 20)}
 """From seconds and from bytes to what is shown."""
 
 
-def best(operation: Callable[[], Any], rounds: int = 7, number: int = 1) -> float:
-    """Seconds of the fastest of `rounds` runs, each of `number` calls: the least disturbed one."""
+def best(
+    operation: Callable[[], Any],
+    rounds: int = 7,
+    number: int = 1,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    collected: bool = False,
+) -> float:
+    """Seconds of the fastest of `rounds` runs, each of `number` calls: the least disturbed one.
+
+    Args:
+        operation: what is measured.
+        rounds: how often.
+        number: calls in a round.
+        clock: whose seconds.
+        collected: whether the garbage collector runs meanwhile.
+    """
     gc.collect()
-    gc.disable()
+    if not collected:
+        gc.disable()
     try:
         times = []
         for _ in range(rounds):
-            begin = time.perf_counter()
+            begin = clock()
             for _ in range(number):
                 operation()
-            times.append((time.perf_counter() - begin) / number)
+            times.append((clock() - begin) / number)
         return min(times)
     finally:
         gc.enable()

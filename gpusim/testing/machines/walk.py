@@ -80,7 +80,7 @@ class NodeMachine(RuleBasedStateMachine):
         self._turn = 0
         self._touched: list[str] = []
         self._checked: tuple[int, list[str]] = (-1, [])
-        self._state: list[tuple[bool, bool]] = []
+        self._state: tuple[list[bool], list[bool]] | None = None
         self._known: dict[bytes, Mapping[str, int]] = {}
 
     @initialize(spec=st.runner().flatmap(lambda self: self.nodes))
@@ -242,7 +242,7 @@ class NodeMachine(RuleBasedStateMachine):
         """After the history: all files of all GPUs and KFD nodes, nothing remembered."""
         if self.gpus:
             self._checked = (-1, [])
-            self._state = []
+            self._state = None
             self.kfd_is_sound(self.gpus)
             for bdf in self.gpus:
                 self.gpu_is_sound(bdf)
@@ -250,8 +250,9 @@ class NodeMachine(RuleBasedStateMachine):
     def kfd_is_sound(self, touched: Collection[str]) -> None:
         """KFD's nodes where they may have changed; of the GPUs that were touched nothing is remembered."""
         names, changed = self._listed()
-        state = [(seen.present, seen.hung) for seen in self.gpus.values()]
-        if [seen[:1] for seen in state] != [seen[:1] for seen in self._state]:
+        gpus = self.gpus.values()
+        state = [seen.present for seen in gpus], [seen.hung for seen in gpus]
+        if self._state is None or state[0] != self._state[0]:
             self._devices_agree()
         if changed:
             self._nodes_are_sound(names, {place_of(bdf) for bdf in touched})
@@ -281,12 +282,10 @@ class NodeMachine(RuleBasedStateMachine):
     def _is_whole(self, product: str, bdf: str, mine: list[Mapping[str, int]]) -> None:
         seen = self.gpus[bdf]
         ways = PRODUCTS[product].partitions(seen.mode) if seen.present and seen.driven else 0
-        simds = sum(facts["simd_count"] for facts in mine)
-        ensure(
-            len(mine) == ways and simds == (seen.simds if ways else 0),
-            "partitions-make-the-gpu",
-            f"{bdf} in {seen.mode}: {len(mine)} KFD nodes with {simds} of {seen.simds} SIMDs",
-        )
+        simds = sum([facts["simd_count"] for facts in mine])
+        if len(mine) != ways or simds != (seen.simds if ways else 0):
+            why = f"{bdf} in {seen.mode}: {len(mine)} KFD nodes with {simds} of {seen.simds} SIMDs"
+            raise Broken("partitions-make-the-gpu", why)
 
     def gpu_is_sound(self, bdf: str) -> None:
         """One GPU's own files: its mode, and the bytes in use against a recount."""
@@ -295,15 +294,16 @@ class NodeMachine(RuleBasedStateMachine):
             there = bdf in self.machine.list(PCI)
             why = f"{bdf}: expected {seen.present}, listed {there}"
             ensure(there == seen.present, "gone-gpu-is-gone", why)
-        else:
-            ensure(seen.present, "gone-gpu-is-gone", f"{bdf} was unplugged and still has files")
-            if not seen.hung:
-                ensure(mode == seen.mode, "mode-as-written", f"{bdf} says {mode}; accepted was {seen.mode}")
+        elif not seen.present:
+            raise Broken("gone-gpu-is-gone", f"{bdf} was unplugged and still has files")
+        elif mode != seen.mode and not seen.hung:
+            raise Broken("mode-as-written", f"{bdf} says {mode}; accepted was {seen.mode}")
         if seen.present and seen.driven and not seen.hung:
-            held = sum(made.bytes for where, made in self.memory if where == bdf and made.place == "vram")
+            held = sum([made.bytes for where, made in self.memory if where == bdf and made.place == "vram"])
             used = self._vram(bdf)
-            why = f"{bdf} says {used} bytes; {seen.base} at boot and {held} held are {seen.base + held}"
-            ensure(used == seen.base + held, "vram-used-is-what-is-held", why)
+            if used != seen.base + held:
+                why = f"{bdf} says {used} bytes; {seen.base} at boot and {held} held are {seen.base + held}"
+                raise Broken("vram-used-is-what-is-held", why)
 
     # Looking
 
@@ -311,10 +311,13 @@ class NodeMachine(RuleBasedStateMachine):
         """KFD's nodes in order, and whether they changed since the last look."""
         generation = int(self.machine.read(f"{KFD}/generation_id"))
         was, before = self._checked
-        ensure(generation >= was, "generation-goes-on", f"generation_id went from {was} to {generation}")
+        # What is wrong is put into words when it is: these checks run after every step.
+        if generation < was:
+            raise Broken("generation-goes-on", f"generation_id went from {was} to {generation}")
         names = sorted(self.machine.list(f"{KFD}/nodes"), key=int)
-        why = f"KFD has nodes {names} instead of {before}, and generation_id is {generation} as before"
-        ensure(names == before or generation != was, "generation-goes-on", why)
+        if names != before and generation == was:
+            why = f"KFD has nodes {names} instead of {before}, and generation_id is {generation} as before"
+            raise Broken("generation-goes-on", why)
         self._checked = (generation, names)
         return names, generation != was
 
@@ -342,7 +345,8 @@ class NodeMachine(RuleBasedStateMachine):
         mine: dict[str, list[Mapping[str, int]]] = {bdf: [] for bdf in self._bdf.values()}
         for facts in found:
             place = where(facts)
-            ensure(place in self._bdf, "partitions-make-the-gpu", f"a KFD node of no GPU, at {place}")
+            if place not in self._bdf:
+                raise Broken("partitions-make-the-gpu", f"a KFD node of no GPU, at {place}")
             mine[self._bdf[place]].append(facts)
         return mine
 
