@@ -8,7 +8,23 @@ from typing import Any
 import pytest
 import yaml
 
-from .engine import AMD, ASCEND, CHARTS, NAMES, PPU, ROOT, leaves, metadata, rule, spelled, values, way
+from .engine import (
+    AMD,
+    ASCEND,
+    CHARTS,
+    NAMES,
+    PPU,
+    ROOT,
+    arguments,
+    leaves,
+    metadata,
+    needs_helm,
+    over,
+    rule,
+    spelled,
+    values,
+    way,
+)
 
 TESTS = ROOT / "tests"
 TABLES = {AMD: "guide_amd_chart.yaml", ASCEND: "guide_ascend.yaml", PPU: "guide_ppu.yaml"}
@@ -71,6 +87,15 @@ def test_a_value_that_is_in_no_guide_is_marked_as_ours(name: str) -> None:
         assert source.read_text().count("(ours)") == len(OURS[name]) + 1, (
             "each, and the sentence that says so"
         )
+
+
+@needs_helm
+@pytest.mark.parametrize("name", NAMES)
+def test_values_of_the_vendors_release_are_enough_as_reuse_values_gives_them(name: str) -> None:
+    """An upgrade with `--reuse-values` has the old chart's defaults, which lack what is ours."""
+    absent = dict.fromkeys(way(name, key) for key in OURS[name])
+    config = {("config", "create"): True} if name == ASCEND else {}
+    assert arguments(name, over(name, {**config, **absent})) == arguments(name, over(name, config))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,7 +17,9 @@ from .cluster import Cluster, Object, RefusedError
 from .words import Words, parse
 
 _FLAGS = {"-n": "namespace", "--set": "set", "-f": "values"}
-_SWITCHES = {"--create-namespace", "--reuse-values", "--strict"}
+_REUSE = ("--reuse-values", "--reset-then-reuse-values")
+"""Both keep what was given; they differ in whose defaults are below, and a chart has one version here."""
+_SWITCHES = {"--create-namespace", *_REUSE, "--strict"}
 
 
 def run(cluster: Cluster, argv: list[str], cwd: Path, stdin: str) -> str:
@@ -57,7 +59,7 @@ def _install(cluster: Cluster, verb: str, rest: list[str], words: Words, namespa
     if verb == "upgrade" and before is None:
         raise RefusedError(f'UPGRADE FAILED: "{name}" has no deployed releases')
     given = _given(words, cwd)
-    if before is not None and words.has("--reuse-values"):
+    if before is not None and any(map(words.has, _REUSE)):
         given = _merged(before["given"], given)
     found, notes = _render(chart, name, namespace, given, cwd)
     order = {"Namespace": 0, "ConfigMap": 1}
