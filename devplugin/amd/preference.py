@@ -26,6 +26,10 @@ _log = logging.getLogger(__name__)
 SPREAD = "spread"
 
 
+class PreferenceError(ValueError):
+    """A request that no set of devices can serve; kubelet is told so."""
+
+
 def pair_weight(a: Device, b: Device, inventory: Inventory) -> int:
     """Distance of two devices: same or other GPU, link, same or other NUMA node (amd.md 6).
 
@@ -47,8 +51,8 @@ def prefer(inventory: Inventory, settings: Settings, query: PreferenceQuery) -> 
     name). Size 0 is an empty answer. When everything available is needed, it comes back as it is.
 
     Raises:
-        ValueError: the size is negative, more than available or less than what must be included, or an id
-            that must be included is not available.
+        PreferenceError: the size is negative, more than available or less than what must be included, or an
+            id that must be included is not available.
     """
     layout = _layout(inventory, settings)
     offered = layout.position
@@ -63,14 +67,14 @@ def prefer(inventory: Inventory, settings: Settings, query: PreferenceQuery) -> 
     required = tuple(dict.fromkeys(i for i in query.must_include if i in offered))
     size = query.size
     if size < 0:
-        raise ValueError(f"preferred allocation: size {size} is negative")
+        raise PreferenceError(f"preferred allocation: size {size} is negative")
     if size > len(available):
-        raise ValueError(f"preferred allocation: {size} devices wanted, {len(available)} available")
+        raise PreferenceError(f"preferred allocation: {size} devices wanted, {len(available)} available")
     if len(required) > size:
-        raise ValueError(f"preferred allocation: {len(required)} devices must be included in {size}")
+        raise PreferenceError(f"preferred allocation: {len(required)} devices must be included in {size}")
     if not set(required) <= set(available):
         absent = next(i for i in required if i not in set(available))
-        raise ValueError(f"preferred allocation: {absent} must be included but is not available")
+        raise PreferenceError(f"preferred allocation: {absent} must be included but is not available")
     if size == len(available):
         return available
     if size == len(required):

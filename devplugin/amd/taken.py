@@ -131,22 +131,28 @@ def rebuild(inventory: Inventory, settings: Settings, pods: Sequence[Pod], curre
     )
 
 
+class RecordError(ValueError):
+    """A text that is no CU record."""
+
+
 def read_record(text: str) -> dict[str, str]:
     """The CU record of a pod: device id → id list, as written.
 
     Raises:
-        ValueError: no JSON object of texts, an empty id, or an id twice.
+        RecordError: no JSON object of texts, an empty id, or an id twice.
     """
     try:
         pairs = _JSON.decode(text)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise RecordError("nested too deeply") from None
+    except ValueError as error:  # JSONDecodeError, or a number of too many digits
+        raise RecordError(str(error)) from None
     if not isinstance(pairs, _Pairs):
-        raise ValueError("not a JSON object")
+        raise RecordError("not a JSON object")
     record: dict[str, str] = {}
     for key, value in pairs:
         if not key or not isinstance(value, str) or key in record:
-            raise ValueError("not an object of one text per device id")
+            raise RecordError("not an object of one text per device id")
         record[key] = value
     return record
 
@@ -198,7 +204,7 @@ def _recorded(pod: Pod, count: _Count) -> Iterator[tuple[_Span, int]]:
         return
     try:
         record = read_record(text)
-    except ValueError:
+    except RecordError:
         given = pod.annotations.get(VOCABULARY.allocated, "")
         count.block_named(text + given, pod, f"{RECORD} of pod {pod} cannot be read")
         return

@@ -28,6 +28,10 @@ class Verdict:
     text: str
 
 
+class ReleaseError(ValueError):
+    """A text that is no release of HAMi."""
+
+
 def check(mode: Mode, scheduler: str, *, has_poststart: bool, has_bash: bool) -> Verdict:
     """The table's row for one container.
 
@@ -38,7 +42,7 @@ def check(mode: Mode, scheduler: str, *, has_poststart: bool, has_bash: bool) ->
         has_bash: its image has bash.
 
     Raises:
-        ValueError: `scheduler` is no release.
+        ReleaseError: `scheduler` is no release.
     """
     release = _release(scheduler)
     if release < _release(OLDEST):
@@ -61,6 +65,6 @@ def check(mode: Mode, scheduler: str, *, has_poststart: bool, has_bash: bool) ->
 def _release(text: str) -> tuple[int, int, int, int, int]:
     match = _VERSION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text[:60]!a} is no release of HAMi: v2.10.0-r2 is one")
+        raise ReleaseError(f"{text[:60]!a} is no release of HAMi: v2.10.0-r2 is one")
     major, minor, patch, stage, number = match.groups()
     return int(major), int(minor), int(patch or 0), _STAGES[stage], int(number or 0)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from gpusim.errors import GpusimError
+
 _NAME = re.compile(r"^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$", re.ASCII)
 _SUBDOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", re.ASCII)
 _LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", re.ASCII)
@@ -18,6 +20,10 @@ _QUANTITY = re.compile(
 """An exponent of more digits is beyond every amount there can be, and as a number beyond every memory."""
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+class QuantityError(GpusimError, ValueError):
+    """A text that is no Kubernetes quantity."""
 
 
 def is_subdomain(name: str) -> bool:
@@ -54,12 +60,15 @@ def exact(quantity: str | int) -> Fraction:
     """The value of a Kubernetes quantity.
 
     Raises:
-        ValueError: it is none.
+        QuantityError: it is none.
     """
     match = _QUANTITY.match(str(quantity)) if not isinstance(quantity, bool) else None
     if match is None or "\n" in str(quantity):
-        raise ValueError(f"{quantity!r} is no quantity")
-    number, exponent, suffix = Fraction(match[1]), match[2], match[3]
+        raise QuantityError(f"{quantity!r} is no quantity")
+    try:
+        number, exponent, suffix = Fraction(match[1]), match[2], match[3]
+    except ValueError:  # more digits than Python reads, and than there are bytes anywhere
+        raise QuantityError(f"{str(quantity)[:60]!r}… is no quantity: too many digits") from None
     if exponent:
         return number * Fraction(10) ** int(exponent[1:])
     if suffix in _BINARY:

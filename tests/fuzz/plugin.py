@@ -20,7 +20,7 @@ from devplugin.amd import cumask, events, links, partition, pcidev, sensors, tak
 from devplugin.amd.devices import Catalogue
 from devplugin.amd.discovery import discover
 from devplugin.amd.labelfacts import read_label_facts
-from devplugin.amd.preference import prefer
+from devplugin.amd.preference import PreferenceError, prefer
 from devplugin.ascend import deviceconfig, ledgerfile, nodeconfig, poststart, runtimeinfo
 from devplugin.hami import LOCK, Node, Pod, claim, decode, encode, parse_lock, readings
 from devplugin.host import Host, Kind, Stat
@@ -128,7 +128,7 @@ def preference(data: bytes) -> None:
         try:
             chosen = prefer(sound.inventory(), mode, PreferenceQuery(ids, (), size))
             assert len(set(chosen)) == len(chosen)
-        except ValueError as error:
+        except PreferenceError as error:
             refused.append(error)
     if len(refused) == 6:
         raise refused[0]

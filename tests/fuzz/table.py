@@ -16,10 +16,13 @@ import msgspec
 from devplugin import kubejson
 from devplugin.amd.cumask import CuError
 from devplugin.amd.pcidev import UnusableError
+from devplugin.amd.preference import PreferenceError
 from devplugin.amd.registered import RegistrationError, read_registration
+from devplugin.amd.taken import RecordError
 from devplugin.amd.topology import TopologyError
 from devplugin.ascend import smi as npusmi
 from devplugin.ascend.ledgerfile import NoLedgerError
+from devplugin.ascend.poststart import ReleaseError
 from devplugin.ascend.runtimeinfo import RuntimeInfoError
 from devplugin.ascend.smi import SmiError
 from devplugin.configfile import ConfigError
@@ -34,7 +37,13 @@ from devplugin.settings import SettingsError, bind_address
 from devplugin.vendortool import ToolError
 from gpusim.ascend.runtime import BadQuotaError
 from gpusim.ascend.shm import UnknownLedgerError
-from gpusim.cluster import scheduler_devices, scheduler_ledger, scheduler_legacy, scheduler_lock
+from gpusim.cluster import (
+    resourcenames,
+    scheduler_devices,
+    scheduler_ledger,
+    scheduler_legacy,
+    scheduler_lock,
+)
 from gpusim.cluster.apistatus import ApiError
 from gpusim.cluster.kubelet_checkpoint import CheckpointError
 from gpusim.cluster.scheduler_block import BadDeviceConfigError
@@ -139,7 +148,7 @@ ROWS = (
         kind="ids",
         one_line=True,
     ),
-    Row("cu-record", plugin.cu_record, sound.records, ValueError, 5000, kind="annotation", one_line=True),
+    Row("cu-record", plugin.cu_record, sound.records, RecordError, 5000, kind="annotation", one_line=True),
     Row("taken", plugin.what_is_taken, sound.annotations, NOTHING, 2000, kind="annotation"),
     Row("taken-record", plugin.what_is_taken, sound.records, NOTHING, 2000, kind="annotation"),
     Row(
@@ -225,7 +234,7 @@ ROWS = (
     Row("libc", glibc_version, sound.libcs, VersionError, 1000, one_line=True, moment=0.5),
     # Of kubelet, the API server and operators
     Row("kubelet-ids", plugin.kubelet_ids, sound.kubelet_ids, NOTHING, 8000, kind="ids"),
-    Row("preference", plugin.preference, sound.kubelet_ids, ValueError, 1500, kind="ids"),
+    Row("preference", plugin.preference, sound.kubelet_ids, PreferenceError, 1500, kind="ids"),
     Row(
         "pods",
         kubejson.read_pods,
@@ -243,7 +252,7 @@ ROWS = (
         one_line=True,
     ),
     Row("flag", plugin.flag, _always(*sound.FLAGS), argparse.ArgumentTypeError, 3000, one_line=True),
-    Row("release", plugin.release, _always(*sound_others.RELEASES), ValueError, 1000, one_line=True),
+    Row("release", plugin.release, _always(*sound_others.RELEASES), ReleaseError, 1000, one_line=True),
     Row("hook-paths", plugin.hook_paths, _always(*sound.HOOKS), HookError, 1000, one_line=True),
     Row(
         "address",
@@ -317,7 +326,13 @@ ROWS = (
         3000,
         kind="annotation",
     ),
-    Row("kubelet-quantity", simulator.kubelet_quantity, _always(*sound.QUANTITIES), ValueError, 2000),
+    Row(
+        "kubelet-quantity",
+        simulator.kubelet_quantity,
+        _always(*sound.QUANTITIES),
+        resourcenames.QuantityError,
+        2000,
+    ),
     Row("patch", simulator.json_patch, sound.patches, ApiError, 2000),
     Row("field-selector", simulator.selectors, _always(*sound.SELECTORS), ApiError, 1500),
     Row("label-selector", simulator.labels, _always(*sound.LABELS), ApiError, 1500),

@@ -5,10 +5,12 @@ More than 100,000 inputs in every run of the suite, always the same ones; `bin/f
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpusim.testing.parsers import ParserError, case, check_parser
@@ -39,6 +41,15 @@ def test_more_than_100_000_inputs_of_each_run_are_of_the_five_kinds_that_strange
         assert sum(row.runs for row in ROWS if row.kind == kind) >= 5_000, kind
     assert min(row.runs for row in ROWS) >= 1_000
     assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+def test_no_row_takes_for_a_refusal_what_any_mistake_raises() -> None:
+    # An error of our own, or one that its library raises for bad input alone: a stray ValueError is neither.
+    for row in ROWS:
+        for error in row.parser().refuses:
+            ours = error.__module__.partition(".")[0] in ("devplugin", "gpusim")
+            known = error in (argparse.ArgumentTypeError, msgspec.ValidationError, msgspec.DecodeError)
+            assert ours or known, f"{row.name}: {error.__name__}"
 
 
 def test_one_input_can_be_looked_at_alone() -> None:
