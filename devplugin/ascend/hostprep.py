@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devplugin.ascend import directories, ledgerfile
@@ -27,6 +27,8 @@ LEDGER_VERSION = "1.4.1"
 """Of the ledger that the image's library keeps (guide-ascend.md)."""
 KEPT = "NPULibraryKept"
 UPDATED = "NPULibraryUpdated"
+_ASKED = 5
+"""Turns of the sweep in which device-share of a late chip is asked for."""
 _NAMED = 10
 """Pods named in one message; the API server takes 1024 bytes."""
 
@@ -229,20 +231,23 @@ def _share_all(host: Ground, inventory: Inventory) -> Iterator[str]:
 
 
 def late(
-    inventory: Inventory, known: frozenset[tuple[int, int]] | None
-) -> tuple[tuple[Effect, ...], frozenset[tuple[int, int]]]:
-    """device-share of chips that appeared after `prepare`, and all (card, chip) it was seen to for.
+    inventory: Inventory, known: Mapping[tuple[int, int], int] | None
+) -> tuple[tuple[Effect, ...], Mapping[tuple[int, int], int]]:
+    """device-share of chips that appeared after `prepare`, and every (card, chip) with how often it was asked.
+
+    Asking twice does no harm and nobody tells a sweep what became of its deeds: so a chip is asked for several
+    times, lest one failure leaves it without for good.
 
     Args:
         inventory: the NPUs there are now.
         known: what the call before returned; None: `prepare` has just seen to all there are.
     """
-    there = frozenset((npu.card, npu.device) for npu in inventory.npus)
+    there = {(npu.card, npu.device) for npu in inventory.npus}
     if known is None:
-        return (), there
-    new = sorted(there - known)
-    deeds = tuple(RunTool(_share_argv(inventory.tool, *place), b"Y\n", "Status : OK") for place in new)
-    return deeds, known | there
+        return (), dict.fromkeys(there, _ASKED)
+    due = sorted(place for place in there if known.get(place, 0) < _ASKED)
+    deeds = tuple(RunTool(_share_argv(inventory.tool, *place), b"Y\n", "Status : OK") for place in due)
+    return deeds, {**known, **{place: known.get(place, 0) + 1 for place in due}}
 
 
 def _share_argv(tool: str, card: int, chip: int) -> tuple[str, ...]:

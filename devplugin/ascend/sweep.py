@@ -28,8 +28,8 @@ class Memory:
     vnpus: idle.Memory = field(default_factory=idle.Memory)
     kept: bool | None = None
     """Whether the host's library is another than the image's; None: not looked yet."""
-    shared: frozenset[tuple[int, int]] | None = None
-    """(card, chip) whose device-share was seen to; None before the first turn."""
+    shared: Mapping[tuple[int, int], int] | None = None
+    """(card, chip) → how often its device-share was seen to; None before the first turn."""
 
 
 def every(settings: Settings) -> float | None:

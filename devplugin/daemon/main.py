@@ -63,7 +63,7 @@ class Daemon(Generic[Inv, S]):
             await _end(ending, working, beating)
 
     async def _lives(self, again: asyncio.Event) -> None:
-        """One life after another, for ever."""
+        """One life after another, for ever; one that is refused does not end the one before it."""
         life: asyncio.Task[None] | None = None
         beginning: asyncio.Task[Life[Inv, S]] | None = None
         asked: asyncio.Task[Any] | None = None
@@ -72,10 +72,16 @@ class Daemon(Generic[Inv, S]):
                 again.clear()
                 # The life before serves on while this waits: for an API server that is away, for example.
                 beginning = asyncio.create_task(self._begin())
-                new = await _or_fail(beginning, life)
-                if life is not None:
-                    await self._part(life)
-                life = asyncio.create_task(new.run())
+                try:
+                    new = await _or_fail(beginning, life)
+                except Fatal as error:
+                    if life is None or life.done():
+                        raise
+                    log.error("%s; serving on with the settings there were", error)
+                else:
+                    if life is not None:
+                        await self._part(life)
+                    life = asyncio.create_task(new.run())
                 asked = asyncio.create_task(again.wait())
                 await _or_fail(asked, life)
                 log.info("SIGHUP: reading node and settings again")

@@ -490,14 +490,8 @@ def test_chips_that_appear_after_the_start_are_shared() -> None:
     few = replace(whole, npus=whole.npus[:2])
     host = cast("Any", node.machine)
     _, memory = sweep.sweep(host, few, SOFT, Turn((), None, 0.0))
-    effects, memory = sweep.sweep(host, whole, SOFT, Turn((), memory, STEP))
-    assert [effect.argv[5] for effect in effects if isinstance(effect, RunTool)] == [
-        "2",
-        "3",
-        "4",
-        "5",
-        "6",
-        "7",
-    ]
-    effects, _ = sweep.sweep(host, whole, SOFT, Turn((), memory, 2 * STEP))
-    assert effects == ()
+    asked = []
+    for turn in range(8):
+        effects, memory = sweep.sweep(host, whole, SOFT, Turn((), memory, (turn + 1) * STEP))
+        asked.append([effect.argv[5] for effect in effects if isinstance(effect, RunTool)])
+    assert asked == [["2", "3", "4", "5", "6", "7"]] * 5 + [[]] * 3, "one failure is not for good"

@@ -89,6 +89,20 @@ def test_while_the_node_cannot_be_read_the_old_list_stays_and_sigterm_works(rig:
     assert "Traceback" not in plugin.log.read_text()
 
 
+def test_settings_that_are_refused_leave_those_that_served(rig: Rig) -> None:
+    plugin = begun(rig)
+    names = rig.names()
+    rig.store.patch("nodes", NODE, {"metadata": {"annotations": {"toy.io/mode": "refused"}}})
+    plugin.process.send_signal(signal.SIGHUP)
+    until(lambda: plugin.said("toy.io/mode=refused: choose another; serving on"))
+    assert rig.names() == names
+    assert rig.kubelet.allocatable(RESOURCE) == 8
+    rig.store.patch("nodes", NODE, {"metadata": {"annotations": {"toy.io/mode": "hard"}}})
+    plugin.process.send_signal(signal.SIGHUP)
+    until(lambda: rig.kubelet.capacity(RESOURCE) == 2)
+    assert plugin.end() == 0
+
+
 def test_many_in_a_row_end_with_one_socket_and_no_thread_more(rig: Rig) -> None:
     plugin = begun(rig)
 

@@ -84,6 +84,8 @@ class Toy:
         if given.args.slots <= 0:
             raise SettingsError(f"-slots={given.args.slots}: must be above 0")
         wanted = (given.node_annotations or {}).get(MODE, "soft")
+        if wanted == "refused":
+            raise SettingsError(f"{MODE}=refused: choose another")
         if wanted not in {"soft", "hard"}:
             return Settings("soft", given.args.slots), (f"{MODE}: not a mode, ignored",)
         return Settings(wanted, given.args.slots), ()
