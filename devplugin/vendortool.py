@@ -14,8 +14,8 @@ from devplugin.host import Host, Kind, Runner, words
 from devplugin.settings import shown
 
 TIMEOUT = 8.0
-"""Seconds for one answer. A tool that hangs holds the one thread that touches the node: an Allocate, which has
-24 (decision 24), and a scrape, which has 9, still have to get their turn behind it."""
+"""Seconds for one answer. A tool that hangs holds the one thread that touches the node: an Allocate, which
+has 24 (decision 24), and a scrape, which has 9, still have to get their turn behind it."""
 _QUOTED = 160
 """Characters of what it said in an error."""
 

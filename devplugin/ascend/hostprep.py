@@ -233,10 +233,10 @@ def _share_all(host: Ground, inventory: Inventory) -> Iterator[str]:
 def late(
     inventory: Inventory, known: Mapping[tuple[int, int], int] | None
 ) -> tuple[tuple[Effect, ...], Mapping[tuple[int, int], int]]:
-    """device-share of chips that appeared after `prepare`, and every (card, chip) with how often it was asked.
+    """device-share of chips that appeared after `prepare`, and (card, chip) → how often it was asked for.
 
-    Asking twice does no harm and nobody tells a sweep what became of its deeds: so a chip is asked for several
-    times, lest one failure leaves it without for good.
+    Asking twice does no harm and nobody tells a sweep what became of its deeds: so a chip is asked for
+    several times, lest one failure leaves it without for good.
 
     Args:
         inventory: the NPUs there are now.
