@@ -26,7 +26,7 @@ def checks(host: Host, inventory: Inventory, settings: Settings) -> tuple[Check,
     minors = sorted({one.render_minor for gpu in inventory.gpus for one in gpu.partitions})
     found += [_render(host, minor) for minor in minors]
     if settings.mode == MODE_CU:
-        found += [_hook(host, settings), _dmem(inventory, settings)]
+        found += [_hook(host, inventory, settings), _dmem(inventory, settings)]
     return tuple(found)
 
 
@@ -60,13 +60,17 @@ def _render(host: Host, minor: int) -> Check:
     return good(path, "opens")
 
 
-def _hook(host: Host, settings: Settings) -> Check:
+def _hook(host: Host, inventory: Inventory, settings: Settings) -> Check:
+    """Without it dmem must limit a slice; without both every slice is refused."""
     path = hooking.source(settings)
     try:
         host.stat(path)
     except OSError as error:
         remedy = "let the chart install it (dp.hookInstaller.enabled), or set HOST_HOOK_PATH to where it is"
-        return Check("memory hook", "warning", f"{path}: {words(error)}", remedy)
+        if settings.dmem_backend and inventory.dmem.ok:
+            return Check("memory hook", "warning", f"{path}: {words(error)}", remedy)
+        why = f"{path}: {words(error)}; dmem limits nothing either, so every slice is refused"
+        return Check("memory hook", "missing", why, remedy)
     return good("memory hook", path)
 
 
@@ -75,5 +79,5 @@ def _dmem(inventory: Inventory, settings: Settings) -> Check:
         return Check("dmem controller", "warning", "switched off by -dmem_backend=false", "drop the flag")
     if inventory.dmem.ok:
         return good("dmem controller", "limits VRAM")
-    remedy = "slices are limited by the memory hook alone; use a kernel from 6.14 with CONFIG_CGROUP_DMEM"
+    remedy = "only the memory hook can limit slices; use a kernel from 6.14 with CONFIG_CGROUP_DMEM"
     return Check("dmem controller", "warning", inventory.dmem.reason, remedy)

@@ -110,6 +110,20 @@ def test_what_pods_need_is_missing_and_what_only_people_read_is_a_warning(
         assert checks(api, tmp_path, plugins)[0] == status
 
 
+@pytest.mark.parametrize(
+    ("words", "verdict", "status"), [((), "warning", 0), (("-dmem_backend=false",), "missing", 1)]
+)
+def test_a_hook_is_missing_where_nothing_else_would_limit_a_slice(
+    api: ApiServer, tmp_path: Path, plugins: Path, words: tuple[str, ...], verdict: str, status: int
+) -> None:
+    bare = Machine(load("mi355x/spx-6.14"))
+    given = ("-check", "-json", "-kubelet_dir", str(plugins), *words)
+    ended, said = run(api, tmp_path, *given, host=bare)
+    found = {one["name"]: one for one in json.loads(said)["checks"]}
+    assert (found["memory hook"]["verdict"], ended) == (verdict, status)
+    assert ("every slice is refused" in found["memory hook"]["found"]) == (status == 1)
+
+
 def test_without_kubelet_and_node_the_remedies_say_what_to_do(api: ApiServer, tmp_path: Path) -> None:
     status, said = run(api, tmp_path, "-check", "-kubelet_dir", str(tmp_path / "none"), NODE_NAME="elsewhere")
     assert status == 1
