@@ -146,6 +146,12 @@ def test_its_metadata_names_ranges_and_pins_nothing(wheel: Path) -> None:
         assert one.marker is not None, f"{one}: the machine itself needs the standard library only"
 
 
+def test_the_oldest_pytest_of_the_plugin_stands_in_the_metadata_and_on_the_page(wheel: Path) -> None:
+    wanted = [r for r in metadata(wheel) if r.marker is not None and r.marker.evaluate({"extra": "pytest"})]
+    assert [f"{one.name}{one.specifier}" for one in wanted] == ["pytest>=8.0"]
+    assert "for pytest 8.0 and later" in PAGE.read_text()
+
+
 def test_the_extra_for_tests_brings_no_grpc_and_no_kubernetes(wheel: Path) -> None:
     names = {name.lower().replace("_", "-") for name in extra(wheel, "sim")}
     assert {"hypothesis", "pyyaml"} <= names

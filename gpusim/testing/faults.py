@@ -93,7 +93,8 @@ class Fault:
     """One thing that goes wrong.
 
     Raises:
-        GpusimError: an unknown verb or operation, a field that it needs is missing, a number out of range.
+        GpusimError: an unknown verb or operation, a field that it needs is missing, a value of another type
+            or out of range.
     """
 
     verb: str
@@ -117,9 +118,10 @@ class Fault:
     """HTTP status of ``api-error``."""
 
     def __post_init__(self) -> None:
-        row = VERBS.get(self.verb)
+        row = VERBS.get(self.verb) if isinstance(self.verb, str) else None
         if row is None:
             raise GpusimError(f"fault verb {self.verb!r}: one of {', '.join(VERBS)}")
+        self._of_their_types()
         missing = [field for field in row.needs if not getattr(self, field)]
         if missing:
             raise GpusimError(f"fault {self.verb}: {missing[0]} is needed")
@@ -138,6 +140,16 @@ class Fault:
         if not 400 <= self.code <= 599:
             raise GpusimError(f"fault {self.verb}: an error has a code from 400 to 599, not {self.code}")
 
+    def _of_their_types(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "verb" or (value is None and field.name == "times"):
+                continue
+            wanted = _TYPES.get(field.name, (str,))
+            if not isinstance(value, wanted) or isinstance(value, bool):
+                what = " or ".join(kind.__name__ for kind in wanted)
+                raise GpusimError(f"fault {self.verb}: {field.name} = {value!r:.60} is no {what}")
+
     @property
     def where(self) -> str:
         """``host``, ``machine``, ``kubelet`` or ``api``."""
@@ -154,6 +166,10 @@ class Fault:
         return {k: v for k, v in found.items() if k == "verb" or v != _DEFAULTS[k]}
 
 
+_TYPES: Mapping[str, tuple[type, ...]] = MappingProxyType(
+    {"nth": (int,), "times": (int,), "size": (int,), "code": (int,), "seconds": (int, float)}
+)
+"""Of the fields that are no texts; `times` may be None, too."""
 _DEFAULTS = {field.name: field.default for field in fields(Fault)}
 
 
@@ -198,13 +214,9 @@ class Plan:
 def _fault(value: Any) -> Fault:
     if not isinstance(value, Mapping) or "verb" not in value:
         raise GpusimError("a fault is a JSON object with a verb")
-    for key, found in value.items():
+    for key in value:
         if key not in _DEFAULTS:
             raise GpusimError(f"fault: unknown field {key!r}; known: {', '.join(_DEFAULTS)}")
-        wanted = {"nth": (int,), "size": (int,), "code": (int,), "times": (int, type(None))}.get(key, (str,))
-        kinds: tuple[type, ...] = (int, float) if key == "seconds" else wanted
-        if not isinstance(found, kinds) or isinstance(found, bool):
-            raise GpusimError(f"fault: {key} = {found!r} has the wrong type")
     return Fault(**value)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from gpusim.errors import GpusimError
 from gpusim.testing.clock import Clock
 from gpusim.testing.faults import Fault, Plan
+from gpusim.walk import MAX_LINKS
 
 _ERRNOS = {"eio": errno.EIO, "eperm": errno.EPERM, "ebusy": errno.EBUSY}
 _ACTIONS = {"unplug": "remove", "plug": "add", "hang": "hang", "reset": "reset", "recover": "recover"}
@@ -34,8 +35,11 @@ class Faulty:
     Attributes:
         struck: every fault that struck, with operation and path, in order.
 
+    What vanished is gone by whatever way its directory is reached: paths are compared as the host's links
+    lead. Where a link vanished, what it led to stays.
+
     Raises:
-        GpusimError: a fault acts on a GPU, and the host has no such action.
+        GpusimError: a fault acts on a GPU, and the host has no such action or no such GPU.
     """
 
     def __init__(self, host: Any, plan: Plan = Plan(), *, clock: Clock | None = None) -> None:  # noqa: B008 - a value
@@ -46,11 +50,13 @@ class Faulty:
         self._due = plan.on("host", "machine")
         self._seen = [0] * len(self._due)
         self._gone: list[str] = []
+        """Canonical paths of what vanished."""
         for fault in plan.on("machine"):
             if not callable(getattr(host, _ACTIONS[fault.verb], None)):
                 raise GpusimError(
                     f"fault {fault.verb}: {type(host).__name__} has no {_ACTIONS[fault.verb]}()"
                 )
+        _on_this_node(plan, host)
 
     def __getattr__(self, name: str) -> Any:
         if name == "host":  # before __init__ has run: copying, unpickling
@@ -86,26 +92,23 @@ class Faulty:
     def list(self, path: str) -> Sequence[str]:
         """Names, without those that vanished before."""
         strikes = self._strike("list", path)
-        here = path.rstrip("/")
-        names = [
-            name
-            for name in self._answer("list", path, strikes, lambda: self.host.list(path))
-            if f"{here}/{name}" not in self._gone
-        ]
-        for fault in strikes:
-            if fault.verb == "vanish" and names:
-                name = fault.name or names[-1]
+        names = list(self._answer("list", path, strikes, lambda: self.host.list(path)))
+        vanishes = [fault for fault in strikes if fault.verb == "vanish"]
+        if self._gone or vanishes:
+            here = self._way(path)[-1]
+            names = [name for name in names if f"{here}/{name}" not in self._gone]
+            for name in [fault.name or names[-1] for fault in vanishes if names]:
                 if name in names:
                     self._gone.append(f"{here}/{name}")
         return names
 
     def readlink(self, path: str) -> str:
         """The text of a link."""
-        return str(self._do("readlink", path, lambda: self.host.readlink(path)))
+        return str(self._do("readlink", path, lambda: self.host.readlink(path), follow=False))
 
     def stat(self, path: str, *, follow: bool = True) -> Any:
         """What the path leads to."""
-        return self._do("stat", path, lambda: self.host.stat(path, follow=follow))
+        return self._do("stat", path, lambda: self.host.stat(path, follow=follow), follow=follow)
 
     def probe(self, path: str) -> None:
         """Open and close a device node."""
@@ -115,23 +118,23 @@ class Faulty:
 
     def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a whole new file over `path`; what had vanished there is there again."""
-        self._do("put", path, lambda: self.host.put(path, data, mode), makes=True)
+        self._do("put", path, lambda: self.host.put(path, data, mode), makes=True, follow=False)
 
     def mkdir(self, path: str, mode: int = 0o755) -> None:
         """Make a directory and its parents."""
-        self._do("mkdir", path, lambda: self.host.mkdir(path, mode), makes=True)
+        self._do("mkdir", path, lambda: self.host.mkdir(path, mode), makes=True, follow=False)
 
     def rmdir(self, path: str) -> None:
         """Remove one empty directory."""
-        self._do("rmdir", path, lambda: self.host.rmdir(path))
+        self._do("rmdir", path, lambda: self.host.rmdir(path), follow=False)
 
     def unlink(self, path: str) -> None:
         """Remove one file."""
-        self._do("unlink", path, lambda: self.host.unlink(path))
+        self._do("unlink", path, lambda: self.host.unlink(path), follow=False)
 
     def rename(self, old: str, new: str) -> None:
         """Give a name to what had another; what vanished as `new` is there again."""
-        self._do("rename", old, lambda: self.host.rename(old, new))
+        self._do("rename", old, lambda: self.host.rename(old, new), follow=False)
         self._there_again(new)
 
     def chmod(self, path: str, mode: int) -> None:
@@ -161,16 +164,53 @@ class Faulty:
 
     # Striking
 
-    def _do(self, operation: str, path: str, act: Callable[[], Any], *, makes: bool = False) -> Any:
+    def _do(
+        self, operation: str, path: str, act: Callable[[], Any], *, makes: bool = False, follow: bool = True
+    ) -> Any:
         strikes = self._strike(operation, path)
         if makes:
             self._there_again(path)
-        return self._answer(operation, path, strikes, act)
+        return self._answer(operation, path, strikes, act, follow=follow)
 
     def _there_again(self, path: str) -> None:
         """Something was made under a name that had vanished."""
-        if path in self._gone:
-            self._gone.remove(path)
+        if self._gone and (found := self._way(path, follow=False)[-1]) in self._gone:
+            self._gone.remove(found)
+
+    def _way(self, path: str, *, follow: bool = True) -> Sequence[str]:
+        """Canonical paths of all that a walk comes through, links too; last the one that it leads to.
+
+        Args:
+            path: as it was asked for.
+            follow: whether a link that is its last name is followed.
+        """
+        way, here, links = [""], "", 0
+        todo = path.split("/")[::-1]
+        while todo:
+            name = todo.pop()
+            if name in ("", "."):
+                continue
+            if name == "..":
+                here = here.rpartition("/")[0]
+                way.append(here)
+                continue
+            way.append(f"{here}/{name}")
+            target = self._target(way[-1]) if (todo or follow) and links < MAX_LINKS else None
+            if target is None:
+                here = way[-1]
+                continue
+            links += 1
+            here = "" if target.startswith("/") else here
+            way.append(here)
+            todo += target.split("/")[::-1]
+        return way
+
+    def _target(self, path: str) -> str | None:
+        """The text of a link; None: it is none, or cannot be read."""
+        try:
+            return str(self.host.readlink(path))
+        except OSError:
+            return None
 
     def _strike(self, operation: str, path: str) -> _Strikes:
         """Count an operation against every fault; those that are due."""
@@ -185,7 +225,9 @@ class Faulty:
                 self.struck.append((fault, operation, path))
         return due
 
-    def _answer(self, operation: str, path: str, strikes: _Strikes, act: Callable[[], Any]) -> Any:
+    def _answer(
+        self, operation: str, path: str, strikes: _Strikes, act: Callable[[], Any], *, follow: bool = True
+    ) -> Any:
         """What the host answers, after what comes before it, and with what happens behind it."""
         for fault in strikes:
             if fault.verb == "slow":
@@ -194,7 +236,8 @@ class Faulty:
             for fault in strikes:
                 if fault.verb in _ERRNOS:
                     raise OSError(_ERRNOS[fault.verb], os.strerror(_ERRNOS[fault.verb]), path)
-            if self._gone and any(path == gone or path.startswith(gone + "/") for gone in self._gone):
+            looked_up = operation != "run" or "/" in path  # a program without directory is looked up in PATH
+            if self._gone and looked_up and not set(self._gone).isdisjoint(self._way(path, follow=follow)):
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             return act()
         finally:
@@ -208,3 +251,25 @@ class Faulty:
             getattr(self.host, _ACTIONS[fault.verb])(fault.gpu)
         except (OSError, GpusimError):
             self.struck.pop(max(i for i, entry in enumerate(self.struck) if entry[0] is fault))
+
+
+def _on_this_node(plan: Plan, host: Any) -> None:
+    """Whether the GPUs of a plan are on the node; a plan alone cannot know.
+
+    Raises:
+        GpusimError: one is not.
+    """
+    named = [fault for fault in plan.on("machine") if fault.gpu]
+    if not named:
+        return
+    spec = getattr(host, "spec", None)
+    if spec is not None:
+        there = [str(gpu.bdf) for gpu in spec.gpus]
+    elif callable(getattr(host, "describe", None)):
+        there = [str(gpu["bdf"]) for gpu in host.describe()["gpus"]]
+    else:
+        return  # nobody can tell
+    for fault in named:
+        if fault.gpu not in there:
+            known = f"it has {', '.join(there)}" if there else "it has none"
+            raise GpusimError(f"fault {fault.verb}: the node has no GPU at {fault.gpu!r:.60}; {known}")

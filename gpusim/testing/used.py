@@ -61,7 +61,7 @@ def make(source: Source = DEFAULT, *, faults: Plan = Plan()) -> Used:  # noqa: B
     Raises:
         BadFixture: no such fixture, or none that describes a node.
         SpecError: a spec of a node that cannot exist.
-        TypeError: no name, path or spec; faults that are no plan.
+        TypeError: no name, path or spec, or an empty name; faults that are no plan.
     """
     plan: Any = faults  # what a marker says has met no type checker
     if not isinstance(plan, Plan):
@@ -69,6 +69,8 @@ def make(source: Source = DEFAULT, *, faults: Plan = Plan()) -> Used:  # noqa: B
     named: Any = source
     if not isinstance(named, (str, os.PathLike, NodeSpec)):
         raise TypeError(f"a node is a name, a path or a NodeSpec, not {type(named).__name__}")
+    if not isinstance(named, NodeSpec) and not os.fspath(named):
+        raise TypeError(f"a node is a name, a path or a NodeSpec, and the name is empty; {DEFAULT!r} is one")
     spec = named if isinstance(named, NodeSpec) else _load(os.fspath(named))
     return witness.note(Used(spec, faults))
 

@@ -133,20 +133,21 @@ def main() -> int:
         parser.error(f"no target {unknown[0]!r}: one of {', '.join(names)}")
     if args.jobs < 1 or args.every < 1:
         parser.error("--jobs and --every start at 1")
+    wanted = [target for target in TARGETS if not args.target or target.name in args.target]
+    chosen = {target.name: _chosen(target, args.every) for target in wanted}
+    for target in wanted:
+        if not chosen[target.name]:
+            parser.error(f"--every {args.every} leaves no mutant of {target.file}: nothing would be tested")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the mutants that run end, too
     known = explained(EXPLAINED.read_text())
     noticed = total = wrong = 0
-    for target in TARGETS:
-        if args.target and target.name not in args.target:
-            continue
-        every = list(mutants((ROOT / target.file).read_text()))
-        chosen = [mutant for mutant in every if mutant.number % args.every == 0]
+    for target in wanted:
         if args.list:
-            for mutant in chosen:
+            for mutant in chosen[target.name]:
                 print(f"{target.file}:{mutant.line}: {mutant.key}")
             continue
         begun = time.monotonic()
-        found = _outcomes(target, chosen, args.jobs)
+        found = _outcomes(target, chosen[target.name], args.jobs)
         killed = sum(result != SURVIVED for _, result in found)
         noticed, total = noticed + killed, total + len(found)
         print(f"{target.file}: {_rate(killed, len(found))}, {time.monotonic() - begun:.0f} s")
@@ -160,6 +161,10 @@ def main() -> int:
         return 0
     print(f"all: {_rate(noticed, total)}; {'docs/mutation.md says so' if not wrong else 'see above'}")
     return 1 if wrong else 0
+
+
+def _chosen(target: Target, every: int) -> list[Mutant]:
+    return [one for one in mutants((ROOT / target.file).read_text()) if one.number % every == 0]
 
 
 WRONG = ("SURVIVED", "EXPLAINED BUT NOTICED")

@@ -55,3 +55,13 @@ def test_each_change_is_judged_by_the_tests_of_its_module(tmp_path: Path) -> Non
         "f: `n -= 1` → `pass`": "slow",
         "f: `return n` → `return None`": "killed",
     }
+
+
+def test_a_choice_that_leaves_no_mutant_is_refused_and_does_not_pass_for_a_run() -> None:
+    command = [sys.executable, "-m", "tests.mutation", "codec", "--every", "100000"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert (
+        "--every 100000 leaves no mutant of devplugin/hami/codec.py: nothing would be tested" in done.stderr
+    )
+    assert not done.stdout

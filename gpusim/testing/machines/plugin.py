@@ -5,13 +5,15 @@ What an allocator gives is recounted naively, in ints and sets, after every step
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from gpusim.errors import GpusimError
 from gpusim.machine import Machine
 from gpusim.spec import NodeSpec
 from gpusim.testing.machines.broken import ensure
@@ -81,6 +83,37 @@ def _devices(draw: st.DrawFn, memory: st.SearchStrategy[int], cus: st.SearchStra
     return [Device(f"gpu-{n}", *pair) for n, pair in enumerate(pairs)]
 
 
+@lru_cache(maxsize=256)  # made anew for every request, it would cost more than the request
+def _requests(devices: int, sizes: tuple[int, ...], cus: int) -> st.SearchStrategy[Request]:
+    """Requests for devices of these sizes, the largest first, in MiB; without compute units if `cus` is 0.
+
+    Of a device with 300,000 MiB a number drawn at random leaves nearly always room for the next pods: what
+    does not, or does just so, is drawn by itself. Several devices are wanted more often than one, which
+    Hypothesis, fond of what is simple, comes to by itself.
+    """
+    counts = (1, *(count for count in range(2, devices + 1) for _ in range(3)))
+    telling = tuple(dict.fromkeys((*sizes, *(size // 2 + 1 for size in sizes))))
+    return st.builds(
+        Request,
+        devices=st.sampled_from(counts),
+        memory_mib=st.sampled_from(telling) | st.integers(1, sizes[0]),
+        **({"cus": st.integers(1, cus)} if cus else {}),
+    )
+
+
+def _shares(answer: Any, asked: str) -> list[Share]:
+    """What an allocator answered, listed once: it may be a generator."""
+    expected = "a list of Share(device, memory_mib, cus) is expected, or None"
+    if isinstance(answer, (str, bytes)) or not isinstance(answer, Iterable):
+        raise GpusimError(f"{asked} answered {answer!r:.80}: {expected}")
+    shares = list(answer)
+    for share in shares:
+        # Whatever has the three attributes will do.
+        if not all(hasattr(share, name) for name in ("device", "memory_mib", "cus")):
+            raise GpusimError(f"{asked} answered {shares!r:.200}; {share!r:.80} is no Share: {expected}")
+    return shares
+
+
 def _of(name: str) -> st.SearchStrategy[Any]:
     """A strategy that the machine, subclassed, has under this name."""
     return st.runner().flatmap(lambda machine: getattr(machine, name))
@@ -107,6 +140,9 @@ class PluginMachine(RuleBasedStateMachine):
     >>> class Mine(PluginMachine):
     ...     make = MyAllocator
     >>> TestMine = Mine.TestCase
+
+    Raises:
+        GpusimError: no `make`, no devices, or an allocator that does not answer as `Allocator` says.
     """
 
     make: ClassVar[Any]
@@ -118,6 +154,12 @@ class PluginMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        name = type(self).__name__
+        if not callable(getattr(type(self), "make", None)):
+            raise GpusimError(
+                f"{name}: set `make`, which is called with a list of Device and gives the allocator: "
+                f"class {name}(PluginMachine): make = MyAllocator"
+            )
         self.pods: dict[str, Sequence[Share]] = {}
         self.capacity: dict[str, Device] = {}
         self._next = 1
@@ -129,21 +171,28 @@ class PluginMachine(RuleBasedStateMachine):
 
     @property
     def requests(self) -> st.SearchStrategy[Request]:
-        """What pods want, given the devices of this run."""
-        most = max(device.memory_mib for device in self.capacity.values())
+        """What pods want, given the devices of this run: often all that a device has, or over half."""
+        sizes = sorted({device.memory_mib for device in self.capacity.values()}, reverse=True)
         cus = max(device.cus for device in self.capacity.values())
-        return st.builds(
-            Request,
-            devices=st.integers(1, min(3, len(self.capacity))),
-            memory_mib=st.integers(1, most),
-            **({"cus": st.integers(1, cus)} if self.with_cus else {}),
-        )
+        return _requests(min(3, len(self.capacity)), tuple(sizes), cus if self.with_cus else 0)
 
     @initialize(devices=_of("devices"))
     def devices_are(self, devices: list[Device]) -> None:
         """The allocator starts."""
+        name = type(self).__name__
+        if not devices:
+            raise GpusimError(
+                f"{name}: `devices` drew an empty list, and nothing can be asked of that; "
+                "devices.filter(bool) leaves such out"
+            )
+        for device in devices:
+            if not all(hasattr(device, key) for key in ("id", "memory_mib", "cus")):
+                raise GpusimError(f"{name}: `devices` drew {device!r:.80}: no Device(id, memory_mib, cus)")
         self.capacity = {device.id: device for device in devices}
         self.allocator: Allocator = type(self).make(list(devices))
+        for method in ("allocate", "free"):
+            if not callable(getattr(self.allocator, method, None)):
+                raise GpusimError(f"{name}: what `make` gave, {self.allocator!r:.80}, has no {method}()")
 
     @rule(request=_of("requests"))
     def allocate(self, request: Request) -> None:
@@ -179,7 +228,7 @@ class PluginMachine(RuleBasedStateMachine):
             why = f"{request} fits and is refused; pods served: {served}"
             ensure(not fits or (invariant == _FITS and not self.complete), invariant, why)
             return
-        shares = self.pods[pod] = list(shares)  # once: it may be a generator
+        shares = self.pods[pod] = _shares(shares, f"allocate({pod!r}, {request})")
         self._as_asked(pod, request, shares)
         self._recount()
 

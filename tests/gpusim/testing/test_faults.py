@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +20,14 @@ from gpusim.cluster.apifaults import Call, Faults
 from gpusim.errors import GpusimError
 from gpusim.export.render import render
 from gpusim.machine import Machine
+from gpusim.remote import RemoteMachine
+from gpusim.serve import Server
+from gpusim.spec import NodeSpec
 from gpusim.testing.clock import Clock
 from gpusim.testing.faults import OPERATIONS, VERBS, Fault, Plan, arm, seeded
 from gpusim.testing.faulty import Faulty
 from gpusim.testing.machines import node
+from gpusim.testing.trace import Recorder
 
 BDF = "0000:75:00.0"
 PCI = f"/sys/bus/pci/devices/{BDF}"
@@ -84,6 +91,102 @@ def test_a_name_vanishes_between_list_and_read() -> None:
     assert BDF in host.list("/sys/bus/pci/devices")
     assert code(lambda: host.read(MODE)) == "ENOENT" == code(lambda: host.stat(PCI))
     assert BDF not in host.list("/sys/bus/pci/devices")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/d/b",
+        "//run/d/b",
+        "/run/./d/b",
+        "/run/d/../d/b",
+        "/run/way/b",
+        "/run/d//b/",
+        "/run/d/b/c",
+        "/run/to-b",
+    ],
+)
+@pytest.mark.parametrize("listed", ["/run/d", "//run/./d/", "/run/way"])
+def test_what_vanished_is_gone_however_its_path_is_written(path: str, listed: str) -> None:
+    host = faulty(Fault("vanish", name="b"))
+    host.mkdir("/run/d/b")
+    host.put("/run/d/b/c", b"1")
+    host.host.symlink("d", "/run/way")
+    host.host.symlink("d/b", "/run/to-b")
+    assert "b" in host.list(listed)
+    assert code(lambda: host.list(path)) == "ENOENT" == code(lambda: host.stat(path))
+    assert "b" not in host.list("/run/d")
+    assert "b" not in host.list("/run/way")
+    assert host.readlink("/run/to-b") == "d/b"
+    host.mkdir("/run/way/b")
+    assert host.list("/run/d/b") == ["c"]
+
+
+def test_a_link_that_vanished_leaves_what_it_led_to() -> None:
+    host = faulty(Fault("vanish", path="/sys/bus/pci/devices", name=BDF))
+    real = host.host.tree.resolve(PCI)
+    host.list("/sys/bus/pci/devices")
+    assert code(lambda: host.list(PCI)) == "ENOENT" == code(lambda: host.readlink(PCI))
+    assert "current_compute_partition" in host.list(real)
+
+
+def test_links_that_lead_round_and_round_are_eloop_as_before() -> None:
+    host = faulty(Fault("vanish", name="x"))
+    host.mkdir("/run/d")
+    host.put("/run/d/x", b"")
+    host.host.symlink("loop", "/run/loop")
+    host.list("/run/d")
+    assert code(lambda: host.read("/run/loop/y")) == "ELOOP"
+
+
+def test_a_gpu_that_is_not_on_the_node_is_refused_when_the_plan_meets_it() -> None:
+    plan = Plan((Fault("unplug", gpu="0000:ff:00.0"),))
+    assert Plan.from_json(plan.to_json()) == plan  # alone it cannot know
+    words = f"fault unplug: the node has no GPU at '0000:ff:00.0'; it has {BDF}"
+    with pytest.raises(GpusimError) as refused:
+        Faulty(Machine(node(each=[{}])), plan)
+    assert str(refused.value) == words
+    with pytest.raises(GpusimError, match="it has none"):
+        Faulty(Machine(node(each=[])), plan)
+    with pytest.raises(GpusimError, match=f"it has {re.escape(BDF)}"):
+        Recorder(node(each=[{}]), plan)
+    with served(node(each=[{}])) as remote, pytest.raises(GpusimError) as refused:
+        Faulty(remote, plan)
+    assert str(refused.value) == words
+
+
+@contextlib.contextmanager
+def served(spec: NodeSpec) -> Iterator[RemoteMachine]:
+    with tempfile.TemporaryDirectory() as place, Server(Machine(spec), f"{place}/socket") as server:
+        remote = RemoteMachine(server.path)
+        yield remote
+        remote.disconnect()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("nth", "3", "int"),
+        ("nth", None, "int"),
+        ("nth", True, "int"),
+        ("times", "all", "int"),
+        ("times", 1.5, "int"),
+        ("size", "4", "int"),
+        ("seconds", "5", "int or float"),
+        ("code", "500", "int"),
+        ("path", None, "str"),
+        ("gpu", 5, "str"),
+        ("name", b"x", "str"),
+        ("on", ["read"], "str"),
+    ],
+)
+def test_a_value_of_another_type_is_named(field: str, value: object, kind: str) -> None:
+    fields: dict[str, Any] = {field: value}
+    with pytest.raises(GpusimError) as refused:
+        Fault("eio", **fields)
+    assert str(refused.value) == f"fault eio: {field} = {value!r} is no {kind}"
+    with pytest.raises(GpusimError):
+        Fault(["eio"])  # type: ignore[arg-type]
 
 
 def test_a_gpu_is_unplugged_between_list_and_read_and_comes_back() -> None:

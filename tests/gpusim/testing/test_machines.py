@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from gpusim.errors import GpusimError
 from gpusim.machine import Machine
 from gpusim.testing import strategies
 from gpusim.testing.machines import (
@@ -158,3 +160,122 @@ def test_an_allocator_may_answer_with_a_generator() -> None:
             return None if shares is None else (share for share in shares)
 
     run_state_machine_as_test(on_allocator(Lazy), settings=settings(QUICK, max_examples=5))
+
+
+# A run that finds nothing because it asked for nothing
+
+
+class EmptiestOnly(Right):
+    """The wrong allocator of docs/property-tests.md."""
+
+    def __init__(self, devices: Any) -> None:
+        self.free_mib = {device.id: device.memory_mib for device in devices}
+        self.shares: dict[str, list[Share]] = {}
+
+    def allocate(self, pod: str, request: Request) -> Any:
+        emptiest = sorted(self.free_mib, key=self.free_mib.__getitem__, reverse=True)[: request.devices]
+        if self.free_mib[emptiest[0]] < request.memory_mib:
+            return None
+        for device in emptiest:
+            self.free_mib[device] -= request.memory_mib
+        self.shares[pod] = [Share(device, request.memory_mib) for device in emptiest]
+        return self.shares[pod]
+
+    def free(self, pod: str) -> None:
+        for share in self.shares.pop(pod):
+            self.free_mib[share.device] += share.memory_mib
+
+
+class OnTwoGpus(PluginMachine):
+    """That of the page's fourth chapter."""
+
+    make = EmptiestOnly
+    devices = strategies.nodes(min_gpus=2, max_gpus=2, sriov=False, odd=False).map(devices_of).filter(bool)
+
+
+def test_the_wrong_allocator_of_the_page_fails_on_real_devices_whatever_the_seed() -> None:
+    short = settings(QUICK, max_examples=100, phases=[Phase.generate], report_multiple_bugs=False)
+    for number in range(10):
+        with pytest.raises(Broken, match="memory-within-device"):
+            run_state_machine_as_test(seed(number)(type("Seeded", (OnTwoGpus,), {})), settings=short)
+
+
+def test_at_least_half_of_the_examples_have_a_pod_that_wants_several_devices() -> None:
+    several: list[bool] = []
+
+    class Counted(OnTwoGpus):
+        make = Right
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.wanted: list[int] = []
+
+        def _allocate(self, request: Request, *invariant: str) -> None:
+            self.wanted.append(request.devices)
+            super()._allocate(request, *invariant)
+
+        def teardown(self) -> None:
+            if sys.exc_info()[0] is None:  # Hypothesis gave up others halfway, to draw them anew
+                several.append(max(self.wanted, default=0) > 1)
+
+    run_state_machine_as_test(Counted, settings=settings(HUNT, max_examples=100))
+    assert len(several) >= 60
+    assert sum(several) >= len(several) / 2
+
+
+# What is wrong with a machine or an allocator is said in words
+
+
+def told(machine: type[PluginMachine]) -> str:
+    with pytest.raises(GpusimError) as caught:
+        run_state_machine_as_test(machine, settings=HUNT)
+    return str(caught.value)
+
+
+def test_a_machine_without_make_is_told_to_set_it() -> None:
+    class Mine(PluginMachine):
+        pass
+
+    assert told(Mine) == (
+        "Mine: set `make`, which is called with a list of Device and gives the allocator: "
+        "class Mine(PluginMachine): make = MyAllocator"
+    )
+
+
+@pytest.mark.parametrize(
+    ("drawn", "said"),
+    [([], "`devices` drew an empty list"), ([("gpu-0", 16)], "`devices` drew ('gpu-0', 16): no Device(id,")],
+)
+def test_devices_that_are_none_are_named(drawn: list[Any], said: str) -> None:
+    class Mine(PluginMachine):
+        make = Right
+        devices = st.just(drawn)
+
+    assert said in told(Mine)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [[("gpu-0", 1)], ["gpu-0"], "gpu-0", True, [None]],
+    ids=["tuple", "name", "text", "bool", "None"],
+)
+def test_an_answer_that_is_no_list_of_shares_is_shown_with_the_request(answer: Any) -> None:
+    class Other(Right):
+        def allocate(self, pod: str, request: Request) -> Any:
+            return answer
+
+    said = told(on_allocator(Other))
+    assert re.match(r"allocate\('pod-\d+', Request\(devices=\d, memory_mib=\d+, cus=\d\)\) answered ", said)
+    assert f"answered {answer!r}" in said
+    assert said.endswith("a list of Share(device, memory_mib, cus) is expected, or None")
+
+
+def test_an_allocator_without_its_second_method_is_named() -> None:
+    class Half:
+        def __init__(self, devices: Any) -> None:
+            pass
+
+        def allocate(self, pod: str, request: Request) -> None:
+            pass
+
+    assert told(on_allocator(Half)).endswith("has no free()")

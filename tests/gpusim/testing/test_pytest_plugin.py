@@ -287,13 +287,17 @@ def test_a_marker_that_makes_no_sense_is_told_in_words(run: Run) -> None:
 
         @pytest.mark.machine(7)
         def test_number(machine): ...
+
+        @pytest.mark.machine("")
+        def test_empty(machine): ...
         """
     )
-    outcome(done, error=3)
+    outcome(done, error=4)
     for why in (
         "faults are a Plan, not str",
         "a node is a name, a path or a NodeSpec, not bytes",
         "a node is a name, a path or a NodeSpec, not int",
+        "a node is a name, a path or a NodeSpec, and the name is empty; 'mi355x/spx-6.14' is one",
     ):
         assert f"@pytest.mark.machine: {why}" in done.stdout
 
