@@ -89,6 +89,8 @@ def resolve(given: SettingsInput) -> tuple[Settings, tuple[str, ...]]:
     """
     args, env = given.args, given.env
     _check_range(args)
+    if args.cleanup:  # what is left on the node object says by itself what it is
+        return Settings(node_name=given.node, verbosity=args.v), ()
     if not args.config_file:
         raise SettingsError(NO_CONFIG)
     if not given.node and not args.dry_run:

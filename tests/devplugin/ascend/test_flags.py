@@ -218,3 +218,8 @@ def test_no_pair_of_files_does_more_than_be_refused(device: bytes, node: bytes) 
     settings, warnings = resolve(given(FLAGS, {"NODE_NAME": "n"}, {**files, "/device-config.yaml": DEVICE}))
     assert settings.chips == DEVICES.chips
     assert all(line.isprintable() for line in warnings)
+
+
+def test_cleaning_up_needs_no_configuration_which_may_be_gone_by_then() -> None:
+    settings, warnings = flags.resolve(given("-cleanup -node_name n1"))
+    assert (settings.node_name, settings.chips, warnings) == ("n1", (), ())
