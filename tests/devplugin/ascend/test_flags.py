@@ -221,5 +221,5 @@ def test_no_pair_of_files_does_more_than_be_refused(device: bytes, node: bytes) 
 
 
 def test_cleaning_up_needs_no_configuration_which_may_be_gone_by_then() -> None:
-    settings, warnings = flags.resolve(given("-cleanup -node_name n1"))
+    settings, warnings = resolve(given("-cleanup -node_name n1"))
     assert (settings.node_name, settings.chips, warnings) == ("n1", (), ())
