@@ -147,6 +147,8 @@ class ApiServer:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+            for _ in range(2):  # what was accepted just before gets its turn, lest nobody ends it
+                await asyncio.sleep(0)
         if self._connections is not None:
             await self._connections.abort()
 
