@@ -21,6 +21,7 @@ from gpusim.cli import (
     ledger,
     mount,
     nodes,
+    put,
     record,
     replay,
     run,
@@ -61,6 +62,7 @@ def parser() -> Command:
     mount.add_commands(commands)
     run.add_commands(commands)
     actions.add_commands(commands)
+    put.add_commands(commands)
     faults.add_commands(commands)
     around.add_commands(commands)
     top.add_commands(commands)
