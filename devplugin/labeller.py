@@ -13,7 +13,6 @@ import asyncio
 import json
 import logging
 import signal
-import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
@@ -29,7 +28,7 @@ from devplugin.settings import (
     go_bool,
     go_int,
 )
-from devplugin.stdout import printed
+from devplugin.stdout import printed, told
 
 log = logging.getLogger(__name__)
 
@@ -152,13 +151,13 @@ def main(
             )
         host = find(args)
     except SettingsError as error:
-        sys.stderr.write(f"{parser.prog}: {error}\n")
+        told(f"{parser.prog}: {error}")
         return error.exit_code
     if not args.dry_run:
         return _serve(host, node, chosen, args, env)
     facts = read_label_facts(host)
     for note in facts.notes:
-        sys.stderr.write(f"{parser.prog}: warning: {note}\n")
+        told(f"{parser.prog}: warning: {note}")
     return printed(json.dumps(labels(facts, chosen), indent=2), parser.prog, out)
 
 

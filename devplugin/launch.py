@@ -23,7 +23,7 @@ from devplugin.linux import LinuxHost
 from devplugin.metered import Metered
 from devplugin.replay import Golden, failed, golden, replay
 from devplugin.settings import GoParser, SettingsError, add_common_flags, shown
-from devplugin.stdout import printed
+from devplugin.stdout import printed, told
 from devplugin.vendor import SettingsInput, Vendor
 
 Inv = TypeVar("Inv")
@@ -110,7 +110,7 @@ def vgpu_monitor(
             )
         )
     except SettingsError as error:
-        sys.stderr.write(f"{parser.prog}: {error}\n")
+        told(f"{parser.prog}: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -171,7 +171,7 @@ def main(
         if not args.dry_run or args.check or args.cleanup or getattr(args, "install_hook", ""):
             return _work(vendor, node, given, settings, errands.Place(parser.prog, out))
     except SettingsError as error:
-        sys.stderr.write(f"{parser.prog}: {error}\n")
+        told(f"{parser.prog}: {error}")
         if wanted is not None:
             _not_compared(str(error), wanted, parser.prog)
         return error.exit_code
@@ -179,7 +179,7 @@ def main(
         return 130
     inventory = vendor.discover(node, settings, None)
     for line in dict.fromkeys((*warnings, *vendor.notices(inventory, settings))):
-        sys.stderr.write(f"{parser.prog}: warning: {line}\n")
+        told(f"{parser.prog}: warning: {line}")
     report = {
         **vendor.report(node, inventory, settings),
         "settings": explain.shown(explain.choices(parser, args, vendor.choices(given, settings))),
@@ -217,11 +217,11 @@ def _replayed(report: Mapping[str, Any], wanted: Golden, prog: str, out: TextIO 
     try:
         verdict = replay(report, wanted, LinuxHost(), suite=f"{prog} -dry_run")
     except SettingsError as error:
-        sys.stderr.write(f"{prog}: {error}\n")
+        told(f"{prog}: {error}")
         return error.exit_code
     if verdict.equal:
         return printed(verdict.message, prog, out)
-    sys.stderr.write(f"{prog}: {verdict.message}\n")
+    told(f"{prog}: {verdict.message}")
     if verdict.diff:
         printed(verdict.diff.removesuffix("\n"), prog, out)
     return 1
@@ -232,7 +232,7 @@ def _not_compared(why: str, wanted: Golden, prog: str) -> None:
     try:
         failed(why, wanted, LinuxHost(), suite=f"{prog} -dry_run")
     except SettingsError as error:
-        sys.stderr.write(f"{prog}: {error}\n")
+        told(f"{prog}: {error}")
 
 
 def _directory(flag: str, path: str) -> str:

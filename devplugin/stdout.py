@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TextIO
+
+
+def told(line: str) -> None:
+    """One line on standard error. A reader who has seen enough (`2>&1 >file | head -n 1`) stops nothing."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
 
 
 def printed(text: str, prog: str, out: TextIO | None = None) -> int:
@@ -20,7 +28,7 @@ def printed(text: str, prog: str, out: TextIO | None = None) -> int:
     """
     out = out or sys.stdout
     if out is None:  # how Python tells that descriptor 1 was closed when it started
-        sys.stderr.write(f"{prog}: standard output: is closed\n")
+        told(f"{prog}: standard output: is closed")
         return 1
     try:
         out.write(text + "\n")
@@ -31,6 +39,6 @@ def printed(text: str, prog: str, out: TextIO | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         if isinstance(error, BrokenPipeError):
             return 0
-        sys.stderr.write(f"{prog}: standard output: {error.strerror}\n")
+        told(f"{prog}: standard output: {error.strerror}")
         return 1
     return 0

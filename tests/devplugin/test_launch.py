@@ -197,3 +197,23 @@ def test_the_dry_run_says_on_stderr_what_the_daemon_would_log(
     assert all(line.startswith("amd-device-plugin: warning: ") for line in lines)
     assert any("numa_node" in line and "taken as unknown" in line for line in lines)
     assert any("offered as one device of 256 CUs" in line for line in lines)
+
+
+def test_a_reader_of_warnings_who_has_seen_enough_does_not_cost_the_result(tmp_path: Path) -> None:
+    """`… -dry_run 2>&1 >seen.json | head -n 1`: the pipe of stderr is closed long before the end."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    node = tmp_path / "root"
+    (node / "toy").mkdir(parents=True)
+    for number in range(50):
+        (node / "toy" / f"t{number}").write_text("broken")
+    done = subprocess.run(
+        [sys.executable, TOY, "-root", str(node), "-dry_run"],
+        stdout=subprocess.PIPE,
+        stderr=writing,
+        check=False,
+        timeout=60,
+    )
+    os.close(writing)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["vendor"] == "toy"
