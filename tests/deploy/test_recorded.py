@@ -198,6 +198,7 @@ def test_a_verb_that_is_not_granted_is_named_with_its_resource_and_what_to_grant
         life.launch(GIVEN[name])
         if str(right) in {"patch pods", "create events"}:  # not before a pod comes
             life.ready()
+            until(lambda: life.node_annotation(LOCK) is None, 15)  # swept: its owner is gone
             life.admit("one", [life.device() if right.verb == "patch" else ABSENT])
         until(lambda: life.plugins[-1].said(said), 15, lambda: str(life.plugins[-1].lines()[-5:]))
         assert life.plugins[-1].process.poll() is None, "it goes on, and works when the role is mended"
