@@ -13,20 +13,17 @@ import contextlib
 import fcntl
 import mmap
 import os
-import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
 from gpusim.ascend.mapping import NotReadyError
 from gpusim.ascend.runtime import LedgerError, RefusedError
-from gpusim.ascend.shm import MAX_MANAGERS, UnknownLedgerError
+from gpusim.ascend.shm import GLOBAL_REGISTRY, MAX_MANAGERS, UnknownLedgerError
 
-SIZE = 2848
-SLOTS = 280
-_SLOT = struct.Struct("<i4xQQI4xQ")
-"""pid i32@0, average kernel time u64@8, heartbeat u64@16 (both µs), active u32@24, priority u64@32."""
+SIZE = GLOBAL_REGISTRY.size
+_SLOTS = GLOBAL_REGISTRY.tables["slots"]
 _POLL = 0.2
 """Seconds between two looks at a file that somebody else is to size."""
 
@@ -98,15 +95,13 @@ class Registry:
             raise LedgerError(f"{self.path}: manager {pid} with priority {priority} cannot be written")
         with self._locked():
             taken = {index: one for index, one in enumerate(self._rows()) if one is not None}
-            mine = next((index for index, one in taken.items() if one.pid == pid), None)
-            index = (
-                mine
-                if mine is not None
-                else next((n for n in range(MAX_MANAGERS) if n not in taken), MAX_MANAGERS)
-            )
-            if index == MAX_MANAGERS:
+            mine = [index for index, one in taken.items() if one.pid == pid]
+            free = [index for index in range(MAX_MANAGERS) if index not in taken]
+            if not mine and not free:
                 raise RefusedError(f"{self.path}: {MAX_MANAGERS} managers take turns on this card already")
-            _SLOT.pack_into(self._memory, SLOTS + index * _SLOT.size, pid, average_us, now_us, 1, priority)
+            index = (mine or free)[0]
+            told = {"avg_kernel_time": average_us, "last_heartbeat": now_us, "priority": priority}
+            self._write(index, {"pid": pid, **told, "active": 1})
         return Manager(index, pid, average_us, now_us, priority)
 
     def leave(self, index: int, pid: int) -> bool:
@@ -117,7 +112,7 @@ class Registry:
             one = self._rows()[index]
             if one is None or one.pid != pid:
                 return False
-            _SLOT.pack_into(self._memory, SLOTS + index * _SLOT.size, 0, 0, 0, 0, 0)
+            self._write(index, {"active": 0, **dict.fromkeys(_SLOTS.fields, 0)})
         return True
 
     def managers(self) -> tuple[Manager, ...]:
@@ -126,12 +121,18 @@ class Registry:
 
     def _rows(self) -> list[Manager | None]:
         rows: list[Manager | None] = []
-        for index in range(MAX_MANAGERS):
-            pid, average, heartbeat, active, priority = _SLOT.unpack_from(
-                self._memory, SLOTS + index * _SLOT.size
-            )
-            rows.append(Manager(index, pid, average, heartbeat, priority) if active and pid > 0 else None)
+        for index in range(_SLOTS.rows):
+            at = _SLOTS.base(index)
+            found = {name: one.read(self._memory, at)[0] for name, one in _SLOTS.fields.items()}
+            times = found["avg_kernel_time"], found["last_heartbeat"]
+            slot = Manager(index, found["pid"], *times, found["priority"])
+            rows.append(slot if found["active"] and slot.pid > 0 else None)
         return rows
+
+    def _write(self, index: int, numbers: Mapping[str, int]) -> None:
+        """Store fields of a slot in this order: ``active`` last or first, for those who look meanwhile."""
+        for name, value in numbers.items():
+            _SLOTS.fields[name].write(self._memory, (value,), _SLOTS.base(index))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -151,14 +151,6 @@ def quota_bytes(environ: Mapping[str, str]) -> int:
     return int(text) * MIB
 
 
-def lenient_quota_bytes(environ: Mapping[str, str]) -> int:
-    """NPU_MEM_QUOTA as v1.4.0 reads it: a typo removes the limit (B.2)."""
-    try:
-        return quota_bytes(environ)
-    except BadQuotaError:
-        return 0
-
-
 def number(environ: Mapping[str, str], name: str, default: float, otherwise: float) -> float:
     """A number of the environment.
 
