@@ -16,7 +16,6 @@ from gpusim.ppu import smi
 from gpusim.ppu.board import PROGRAM
 from gpusim.ppu.ppu import Ppu, PpuError, Ppus
 from gpusim.ppu.ppufs import COMMON, STEM
-from gpusim.ppu.smitext import Row
 from gpusim.view import Completed
 
 _DEV = "/dev/"
@@ -47,11 +46,7 @@ class PpuInside:
         """
         if argv[0].rpartition("/")[2] != PROGRAM:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
-        rows = [
-            Row(ppu, index, self.ppus.version, ppu.used_mib, ppu.product.memory_mib)
-            for index, ppu in enumerate(self.devices)
-        ]
-        return smi.run(self.ppus, argv[1:], rows)
+        return smi.run(self.ppus, argv[1:], self.devices)
 
 
 def inside(ppus: Ppus, nodes: Iterable[str]) -> PpuInside:

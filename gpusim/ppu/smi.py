@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpusim.ppu import smitext
-from gpusim.ppu.ppu import FIELDS, Ppus
+from gpusim.ppu.ppu import FIELDS, Ppu, Ppus
 from gpusim.ppu.smitext import Row
 from gpusim.view import Completed
 
@@ -32,13 +32,13 @@ class _Call:
     units: bool = True
 
 
-def run(ppus: Ppus, arguments: Sequence[str], rows: Sequence[Row] | None = None) -> Completed:
+def run(ppus: Ppus, arguments: Sequence[str], devices: Sequence[Ppu] | None = None) -> Completed:
     """Run it.
 
     Args:
         ppus: of the node.
         arguments: after the program's name.
-        rows: what is seen of them; None: as root of the host sees them.
+        devices: those that are seen, by the index they have there; None: as the host sees them.
 
     Returns:
         Exit status and output; errors are on stdout.
@@ -50,21 +50,14 @@ def run(ppus: Ppus, arguments: Sequence[str], rows: Sequence[Row] | None = None)
             return Completed(ppus.exit_status, broken.encode(), b"")
         if not ppus.loaded:
             raise _RefusedError(NOT_LOADED)
-        seen = host_rows(ppus) if rows is None else rows
+        seen = ppus.listed if devices is None else devices
         if not seen:
             raise _RefusedError(smitext.NO_DEVICES)
-        return Completed(0, _answer(call, seen, ppus.version).encode(), b"")
+        rows = [Row(ppu, index, ppus.version) for index, ppu in enumerate(seen)]
+        return Completed(0, _answer(call, rows, ppus.version).encode(), b"")
     except _RefusedError as refused:
         # It says again what it was given, which need not be text.
         return Completed(ppus.exit_status, str(refused).encode("utf-8", "surrogateescape"), b"")
-
-
-def host_rows(ppus: Ppus) -> list[Row]:
-    """The PPUs as the host sees them."""
-    return [
-        Row(ppu, index, ppus.version, ppu.used_mib, ppu.product.memory_mib)
-        for index, ppu in enumerate(ppus.listed)
-    ]
 
 
 def _answer(call: _Call, rows: Sequence[Row], version: str) -> str:

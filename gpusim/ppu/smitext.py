@@ -19,20 +19,17 @@ _RULER = f"+{'-' * 31}+{'-' * 25}+{'-' * 13}+"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A PPU as ppu-smi shows it somewhere: a container sees other indices and other memory than the host.
+    """A PPU as ppu-smi shows it somewhere: a container sees other indices than the host.
 
     Attributes:
         ppu: which.
         index: what ppu-smi counts it as.
         version: of the driver.
-        used_mib, total_mib: memory.
     """
 
     ppu: Ppu
     index: int
     version: str
-    used_mib: int
-    total_mib: int
 
     def value(self, field: str) -> str:
         """A field, with neither unit nor a guess."""
@@ -55,9 +52,9 @@ _COLUMNS: Mapping[str, _Column] = {
     "name": _Column(lambda row: row.ppu.product.name),
     "uuid": _Column(lambda row: row.ppu.uuid),
     "pci.bus_id": _Column(lambda row: row.ppu.bus_id),
-    "memory.total": _Column(lambda row: str(row.total_mib), "MiB"),
-    "memory.used": _Column(lambda row: str(row.used_mib), "MiB"),
-    "memory.free": _Column(lambda row: str(max(0, row.total_mib - row.used_mib)), "MiB"),
+    "memory.total": _Column(lambda row: str(row.ppu.product.memory_mib), "MiB"),
+    "memory.used": _Column(lambda row: str(row.ppu.used_mib), "MiB"),
+    "memory.free": _Column(lambda row: str(row.ppu.product.memory_mib - row.ppu.used_mib), "MiB"),
     "utilization.ppu": _Column(lambda row: str(row.ppu.busy), "%"),
     "power.limit": _Column(lambda row: str(row.ppu.product.power_watts), "W"),
     "driver_version": _Column(lambda row: row.version),
