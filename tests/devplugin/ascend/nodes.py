@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gpusim
@@ -12,13 +10,13 @@ from devplugin.ascend import deviceconfig, flags
 from devplugin.ascend.discovery import discover
 from devplugin.ascend.inventory import Inventory
 from devplugin.ascend.settings import Settings
-from devplugin.host import Completed
 from devplugin.settings import GoParser, add_common_flags
 from devplugin.vendor import SettingsInput
 from gpusim.machine import Machine
 from gpusim.spec import NodeSpec, NpuSpec
 
 from ...conftest import ROOT
+from ..asked import reader
 
 CONFIG = ROOT / "deploy" / "examples" / "ascend-device-config.yaml"
 DEVICES = deviceconfig.parse(CONFIG.read_bytes())
@@ -66,32 +64,3 @@ def given(
     args, surroundings = parser.parse_args(words.split()), env or {}
     name = args.node_name or surroundings.get("NODE_NAME", "")
     return SettingsInput(args, surroundings, None, name, reader(files or {}))
-
-
-def reader(files: Mapping[str, str | bytes]) -> Callable[[str], bytes]:
-    def read(path: str) -> bytes:
-        if path not in files:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        text = files[path]
-        return text.encode() if isinstance(text, str) else text
-
-    return read
-
-
-class Asked:
-    """A node that remembers what npu-smi was asked, and can be given answers of its own."""
-
-    def __init__(self, machine: Machine, answers: Mapping[str, str] | None = None) -> None:
-        self.machine, self.answers = machine, dict(answers or {})
-        self.commands: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.machine, name)
-
-    def run(self, argv: Sequence[str], *, timeout: float = 30.0, stdin: bytes = b"") -> Completed:
-        words = " ".join(argv[1:])
-        self.commands.append(words)
-        if words in self.answers:
-            return Completed(0, self.answers[words].encode(), b"")
-        done = self.machine.run(argv, timeout=timeout, stdin=stdin)
-        return Completed(done.status, done.stdout, done.stderr)

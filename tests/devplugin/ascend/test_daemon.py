@@ -19,8 +19,9 @@ from devplugin.kubelet.service import Board, Service
 from gpusim.machine import Machine
 from gpusim.serve import Server
 
+from ..asked import Asked
 from ..daemon.rig import NODE, Plugin, Rig, until
-from .nodes import CONFIG, Asked, chosen, look, node, some
+from .nodes import CONFIG, chosen, look, node, some
 
 pytestmark = pytest.mark.daemon
 

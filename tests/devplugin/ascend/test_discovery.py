@@ -13,7 +13,8 @@ from gpusim.ascend.health import WORDS as HEALTH
 from gpusim.machine import Machine
 from gpusim.spec import NodeSpec, NpuSpec
 
-from .nodes import Asked, chosen, look, node, some
+from ..asked import Asked
+from .nodes import chosen, look, node, some
 
 FIXTURES = ("310p3", "910a", "910b2", "910b3", "910b4", "910b4-1", "910c", "910b4-soft", "310p3-template")
 DOWN = "dcmi module initialize failed. ret is -8005\n"

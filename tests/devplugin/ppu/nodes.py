@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gpusim
@@ -18,7 +16,6 @@ from devplugin.hami import (
     Pod,
     encode,
 )
-from devplugin.host import Completed
 from devplugin.ppu import flags
 from devplugin.ppu.discovery import discover
 from devplugin.ppu.inventory import Inventory
@@ -29,6 +26,8 @@ from devplugin.vendor import SettingsInput
 from gpusim import fixture
 from gpusim.machine import Machine
 from gpusim.spec import NodeSpec, PpuSpec
+
+from ..asked import reader
 
 NODE = "node-1"
 PLACE = "/usr/local/bin/ppu-smi"
@@ -79,35 +78,6 @@ def given(
     surroundings = env or {}
     name = getattr(args, "node-name") or surroundings.get("NODE_NAME", "")
     return SettingsInput(args, surroundings, None, name, reader(files or {}))
-
-
-def reader(files: Mapping[str, str | bytes]) -> Callable[[str], bytes]:
-    def read(path: str) -> bytes:
-        if path not in files:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        text = files[path]
-        return text.encode() if isinstance(text, str) else text
-
-    return read
-
-
-class Asked:
-    """A node that remembers what ppu-smi was asked, and can be given answers of its own."""
-
-    def __init__(self, machine: Machine, answers: Mapping[str, str] | None = None) -> None:
-        self.machine, self.answers = machine, dict(answers or {})
-        self.commands: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.machine, name)
-
-    def run(self, argv: Sequence[str], *, timeout: float = 30.0, stdin: bytes = b"") -> Completed:
-        words = " ".join(argv[1:])
-        self.commands.append(words)
-        if words in self.answers:
-            return Completed(0, self.answers[words].encode(), b"")
-        done = self.machine.run(argv, timeout=timeout, stdin=stdin)
-        return Completed(done.status, done.stdout, done.stderr)
 
 
 def device(uuid: str, memory: int, cores: int = 0) -> ContainerDevice:

@@ -10,7 +10,8 @@ from devplugin.ppu.settings import Settings
 from devplugin.ppu.vendor import Ppu as Vendor
 from devplugin.ppu.words import HOST, PRELOAD
 
-from .nodes import DOWN, FIXTURES, PLACE, QUERY, Asked, install, look, node, some
+from ..asked import Asked
+from .nodes import DOWN, FIXTURES, PLACE, QUERY, install, look, node, some
 
 
 def uuids(inventory: Inventory) -> list[str]:
