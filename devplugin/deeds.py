@@ -74,6 +74,13 @@ class RunTool:
     wanted: str = ""
     """Must stand in what it prints, blanks squeezed; empty: status 0 is enough."""
     timeout: float = 30.0
+    name: str = ""
+    """As messages name it; empty: by all its words."""
+
+    @property
+    def called(self) -> str:
+        """What messages call it."""
+        return self.name or " ".join(self.argv)
 
 
 Deed = MakeDir | MoveAside | RemoveDir | InstallFile | WriteFile | RunTool
@@ -104,7 +111,7 @@ def carry_out(ground: Ground, deed: Deed) -> str:
             case RunTool():
                 return _run(ground, deed)
     except OSError as error:
-        name = " ".join(deed.argv) if isinstance(deed, RunTool) else _path(deed)
+        name = deed.called if isinstance(deed, RunTool) else _path(deed)
         raise DeedError(f"{name}: {words(error)}") from error
 
 
@@ -195,13 +202,12 @@ def _write(ground: Ground, deed: WriteFile) -> str:
 
 
 def _run(ground: Ground, deed: RunTool) -> str:
-    name = " ".join(deed.argv)
     done: Completed = ground.run(deed.argv, timeout=deed.timeout, stdin=deed.stdin)
     said = " ".join((done.stdout + b" " + done.stderr).decode("utf-8", "replace").split())
     good = " ".join(deed.wanted.split()) in said if deed.wanted else done.status == 0
     if not good:
-        raise DeedError(f"{name}: {done.status}: {shown(said, 200)}")
-    return f"{name}: done"
+        raise DeedError(f"{deed.called}: {done.status}: {shown(said, 200)}")
+    return f"{deed.called}: done"
 
 
 def _there(ground: Ground, path: str) -> bool:

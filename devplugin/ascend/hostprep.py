@@ -227,7 +227,13 @@ def _event_name(settings: Settings, reason: str, copy: Copy) -> str:
 def _share_all(host: Ground, inventory: Inventory) -> Iterator[str]:
     """device-share of each distinct chip; an NPU of which it is off belongs to its first container (A.5)."""
     for card, chip in dict.fromkeys((npu.card, npu.device) for npu in inventory.npus):
-        yield _share(host, inventory.tool, card, chip)
+        deed = _share(inventory.tool, card, chip)
+        try:
+            if not inventory.tool:
+                raise DeedError(f"{deed.called}: npu-smi not found")
+            yield carry_out(host, deed)
+        except DeedError as error:
+            raise DeedError(f"enable node device-share: {error}") from error
 
 
 def late(
@@ -246,24 +252,16 @@ def late(
     if known is None:
         return (), dict.fromkeys(there, _ASKED)
     due = sorted(place for place in there if known.get(place, 0) < _ASKED)
-    deeds = tuple(RunTool(_share_argv(inventory.tool, *place), b"Y\n", "Status : OK") for place in due)
+    deeds = tuple(_share(inventory.tool, *place) for place in due)
     return deeds, {**known, **{place: known.get(place, 0) + 1 for place in due}}
 
 
-def _share_argv(tool: str, card: int, chip: int) -> tuple[str, ...]:
-    return (tool, "set", "-t", "device-share", "-i", str(card), "-c", str(chip), "-d", "1")
-
-
-def _share(host: Ground, tool: str, card: int, chip: int) -> str:
-    name = f"npu-smi set device-share -i {card} -c {chip} -d 1"
-    if not tool:
-        raise DeedError(f"enable node device-share: {name}: npu-smi not found")
-    try:
-        # it asks, has no flag to say yes, and ends with 200 when nobody answers (A.5)
-        done = host.run(_share_argv(tool, card, chip), stdin=b"Y\n")
-    except OSError as error:
-        raise DeedError(f"enable node device-share: {name}: {words(error)}") from error
-    said = " ".join((done.stdout + b" " + done.stderr).decode("utf-8", "replace").split())
-    if "Status : OK" not in said:  # its exit status proves nothing (decision 42)
-        raise DeedError(f"enable node device-share: {name}: {done.status}: {shown(said, 200)}")
-    return f"{name}: done"
+def _share(tool: str, card: int, chip: int) -> RunTool:
+    """It asks, has no flag to say yes, and ends with 200 when nobody answers (A.5)."""
+    where = ("-i", str(card), "-c", str(chip), "-d", "1")
+    return RunTool(
+        (tool, "set", "-t", "device-share", *where),
+        b"Y\n",
+        "Status : OK",
+        name=" ".join(("npu-smi set device-share", *where)),
+    )
