@@ -7,6 +7,7 @@ reads it says so. What cannot be read is a `ToolError` that names the command an
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -22,6 +23,14 @@ _QUOTED = 160
 
 class ToolError(Exception):
     """The tool cannot be run, or its answer cannot be read. One line: the command and what it said."""
+
+
+def table(text: str) -> Iterator[tuple[str, ...]]:
+    """The cells of every line of a drawn table that has any."""
+    for line in text.splitlines():
+        bare = line.strip()
+        if len(bare) > 1 and bare.startswith("|") and bare.endswith("|"):
+            yield tuple(cell.strip() for cell in bare[1:-1].split("|"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ decision 42; the overview: dumps ascend-310p3-hami-softslice, ascend-910b4-1-npu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from devplugin.vendortool import Tool, ToolError
+from devplugin.vendortool import Tool, ToolError, table
 
 NAME = "npu-smi"
 PLACES = (
@@ -167,26 +167,10 @@ def pairs(text: str) -> Mapping[str, str]:
 def health(text: str) -> Mapping[tuple[int, int], str]:
     """(NPU ID, Chip ID) → word of the Health column of ``info``.
 
-    A chip has two lines: number, name and health, then chip id and bus address.
-
     Raises:
         SmiError: it shows no chip, or one twice.
     """
-    found: dict[tuple[int, int], str] = {}
-    before: tuple[str, ...] = ()
-    for cells in _cells(text):
-        if len(cells) == 3 and len(before) == 3 and _BUS.fullmatch(cells[1]):
-            npu, chip = before[0].split()[:1], cells[0].split()[:1]
-            if not (npu and chip and _NUMBER.fullmatch(npu[0]) and _NUMBER.fullmatch(chip[0])):
-                raise _unread("info", text)
-            key = int(npu[0]), int(chip[0])
-            if key in found or _HEALTH.fullmatch(before[1]) is None:
-                raise _unread("info", text)
-            found[key] = before[1]
-        before = cells
-    if not found:
-        raise _unread("info", text)
-    return found
+    return {place: word for place, (word, _) in _overview(text).items()}
 
 
 def loads(text: str) -> Mapping[tuple[int, int], Load]:
@@ -195,18 +179,31 @@ def loads(text: str) -> Mapping[tuple[int, int], Load]:
     HBM stands in the last column where there is one; 310P3 has its memory in the only one.
 
     Raises:
-        SmiError: it shows no chip.
+        SmiError: it shows no chip, or one twice.
     """
-    shown = health(text)
-    found: dict[tuple[int, int], Load] = {}
+    read = {place: _LOAD.fullmatch(load) for place, (_, load) in _overview(text).items()}
+    return {place: Load(int(load[1]), int(load[2])) for place, load in read.items() if load}
+
+
+def _overview(text: str) -> Mapping[tuple[int, int], tuple[str, str]]:
+    """(NPU ID, Chip ID) → health and the cell with utilisation and memory, of ``info``.
+
+    A chip has two lines: number, name and health, then chip id, bus address and what it does.
+    """
+    found: dict[tuple[int, int], tuple[str, str]] = {}
     before: tuple[str, ...] = ()
-    for cells in _cells(text):
+    for cells in table(text):
         if len(cells) == 3 and len(before) == 3 and _BUS.fullmatch(cells[1]):
-            key = int(before[0].split()[0]), int(cells[0].split()[0])
-            numbers = _LOAD.fullmatch(cells[2])
-            if numbers and key in shown:
-                found[key] = Load(int(numbers[1]), int(numbers[2]))
+            npu, chip = before[0].split()[:1], cells[0].split()[:1]
+            if not (npu and chip and _NUMBER.fullmatch(npu[0]) and _NUMBER.fullmatch(chip[0])):
+                raise _unread("info", text)
+            key = int(npu[0]), int(chip[0])
+            if key in found or _HEALTH.fullmatch(before[1]) is None:
+                raise _unread("info", text)
+            found[key] = before[1], cells[2]
         before = cells
+    if not found:
+        raise _unread("info", text)
     return found
 
 
@@ -219,7 +216,7 @@ def vnpus(text: str, arguments: str = "info -t info-vnpu") -> tuple[Vnpu, ...]:
     found: list[Vnpu] = []
     total = re.search(r"Total number of vnpu *: *([0-9]{1,4})\b", text)
     listed = False
-    for cells in _cells(text):
+    for cells in table(text):
         if len(cells) != 5:
             continue
         number, group, container, status, template = cells
@@ -233,14 +230,6 @@ def vnpus(text: str, arguments: str = "info -t info-vnpu") -> tuple[Vnpu, ...]:
     if total is None or int(total[1]) != len(found):
         raise _unread(arguments, text)
     return tuple(found)
-
-
-def _cells(text: str) -> Iterator[tuple[str, ...]]:
-    """The cells of every line of a drawn table that has any."""
-    for line in text.splitlines():
-        bare = line.strip()
-        if len(bare) > 1 and bare.startswith("|") and bare.endswith("|"):
-            yield tuple(cell.strip() for cell in bare[1:-1].split("|"))
 
 
 def _unread(arguments: str, text: str) -> SmiError:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from devplugin.vendortool import Tool, ToolError
+from devplugin.vendortool import Tool, ToolError, table
 
 TOOL = Tool("ppu-smi", ("/usr/local/bin/ppu-smi",))
 
@@ -142,7 +142,7 @@ def uses(text: str) -> tuple[Use, ...]:
     found: list[Use] = []
     index: int | None = None
     busy: int | None = None
-    for cells in _cells(text):
+    for cells in table(text):
         memory = next((match for cell in cells if (match := _MEMORY.fullmatch(cell))), None)
         if memory is not None:
             if index is None:
@@ -156,13 +156,6 @@ def uses(text: str) -> tuple[Use, ...]:
     if not found or index is not None or len({use.index for use in found}) < len(found):
         raise TOOL.unread("", text)
     return tuple(found)
-
-
-def _cells(text: str) -> Iterator[tuple[str, ...]]:
-    for line in text.splitlines():
-        bare = line.strip()
-        if len(bare) > 1 and bare.startswith("|") and bare.endswith("|"):
-            yield tuple(cell.strip() for cell in bare[1:-1].split("|"))
 
 
 __all__ = ["LONG", "NONE", "QUERY", "TOOL", "UNKNOWN", "Row", "ToolError", "Use", "minors", "rows", "uses"]
