@@ -16,12 +16,11 @@ from devplugin.ascend import directories, runtimeinfo
 from devplugin.ascend.inventory import Inventory, Npu
 from devplugin.ascend.ledgerfile import MAX_DEVICES
 from devplugin.ascend.runtimeinfo import RuntimeInfoError
-from devplugin.ascend.settings import SHARED_REGION, ChipConfig, Settings
+from devplugin.ascend.settings import MODE_SOFT, SHARED_REGION, ChipConfig, Settings
 from devplugin.hami import Claim, Pod
 from devplugin.vendor import Allocation, ContainerEdits, FactRequest, Mount, Refused, Why
 
 MODE = "huawei.com/vnpu-mode"
-SOFT_MODE = "hami-core"
 
 LIBRARY = "libvnpu.so"
 PRELOAD = "ld.so.preload"
@@ -205,14 +204,14 @@ def _amounts(claim: Claim, pod: Pod, chip: ChipConfig) -> tuple[int, int]:
 def _kind(settings: Settings, claim: Claim, pod: Pod, chip: ChipConfig, memory: int) -> tuple[Kind, str]:
     """The mode of the container and its template (decision 37)."""
     mode = pod.annotations.get(MODE, "")
-    if mode not in {"", SOFT_MODE}:
+    if mode not in {"", MODE_SOFT}:
         raise _no(
-            pod, f"{MODE} {mode[:40]!a} is not built", "record", f"set it to {SOFT_MODE} or leave it out"
+            pod, f"{MODE} {mode[:40]!a} is not built", "record", f"set it to {MODE_SOFT} or leave it out"
         )
-    if mode == SOFT_MODE and not settings.soft:
+    if mode == MODE_SOFT and not settings.soft:
         raise _no(
             pod,
-            f"{MODE} is {SOFT_MODE}, but this node is not prepared for soft slices: nothing would limit it",
+            f"{MODE} is {MODE_SOFT}, but this node is not prepared for soft slices: nothing would limit it",
             "limit",
             "set hamiVnpuCore, or hami-vnpu-core of the node, in the plugin's configuration",
         )
@@ -221,7 +220,7 @@ def _kind(settings: Settings, claim: Claim, pod: Pod, chip: ChipConfig, memory: 
         chosen = set(runtimeinfo.templates(entries, pod, claim, chip.word))
     except RuntimeInfoError as error:
         raise _no(pod, str(error), "record") from error
-    if mode == SOFT_MODE:
+    if mode == MODE_SOFT:
         return "soft", ""
     if len(chosen) > 1:
         raise _no(
@@ -283,7 +282,7 @@ def _ask(chip: ChipConfig) -> str:
     """The remedy where memory and mode do not go together."""
     slices = ", ".join(f"{one.memory_mib} ({one.name})" for one in chip.templates)
     sizes = f"{slices} or {chip.allocatable_mib}" if slices else str(chip.allocatable_mib)
-    return f"ask for {sizes} MiB, or set {MODE}: {SOFT_MODE} on a node in soft mode"
+    return f"ask for {sizes} MiB, or set {MODE}: {MODE_SOFT} on a node in soft mode"
 
 
 def _no(pod: Pod, text: str, why: Why, remedy: str = AGAIN) -> Refused:

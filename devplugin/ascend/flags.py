@@ -15,7 +15,7 @@ from devplugin.ascend.deviceconfig import DeviceConfig
 from devplugin.ascend.nodeconfig import NodeConfig
 from devplugin.ascend.settings import ASSETS, HOOK, Settings
 from devplugin.configfile import INT32_MAX, ConfigError
-from devplugin.explain import DEFAULT, Choice, environment
+from devplugin.explain import DEFAULT, FLAG, Choice, environment
 from devplugin.host import words
 from devplugin.settings import SettingsError, add_flag, bind_address, go_bool, go_int, shown
 from devplugin.vendor import SettingsInput
@@ -127,7 +127,7 @@ def choices(given: SettingsInput, settings: Settings) -> Mapping[str, Choice]:
     mode = own if node.soft is not None else device
     count = own if node.count else device if settings.count else DEFAULT
     filtered = [*sorted(settings.filtered_cards), *sorted(settings.filtered_uuids)]
-    name = Choice(settings.node_name, "flag") if args.node_name else None
+    name = Choice(settings.node_name, FLAG) if args.node_name else None
     return {
         "node_name": name or environment("NODE_NAME", settings.node_name, given.env),
         "mode": Choice(settings.mode, mode),

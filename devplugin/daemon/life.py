@@ -23,7 +23,7 @@ from devplugin.daemon.ending import Fatal
 from devplugin.daemon.exports import Exporter
 from devplugin.daemon.hands import Hands
 from devplugin.daemon.images import Images
-from devplugin.daemon.observe import Observer
+from devplugin.daemon.observe import PERIOD, Observer
 from devplugin.daemon.own import Tally
 from devplugin.daemon.prepare import Preparer
 from devplugin.daemon.specfile import SpecFile
@@ -262,7 +262,7 @@ class Life(Generic[Inv, S]):
                 delay = min(delay * 2, LAST_RETRY)
             else:
                 if not observer.offers:
-                    log.warning("no device to offer; looking again every %.0f s", 30.0)
+                    log.warning("no device to offer; looking again every %.0f s", PERIOD)
                 return
 
     @staticmethod
