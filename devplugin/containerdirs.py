@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devplugin.deeds import STALE, Deed, MakeDir, MoveAside, RemoveDir
-from devplugin.hami import Pod
+from devplugin.hami import CodecError, ContainerDevice, Pod, decode
 from devplugin.host import Host, Kind
 
 GRACE = 300.0
@@ -71,6 +71,31 @@ def names(host: Host, root: str) -> tuple[str, ...]:
         return tuple(name for name in host.list(root) if owner(name) is not None)
     except OSError:
         return ()
+
+
+def living(host: Host, root: str, pods: Iterable[Pod]) -> Iterator[tuple[str, Pod, str]]:
+    """Path, pod and container of each directory in use: its pod is known and has not ended.
+
+    A directory whose pod is not known is passed over: the list may be older than the directory.
+    """
+    by_uid = {pod.uid: pod for pod in pods if not pod.terminal}
+    for name in names(host, root):
+        whose = owner(name)
+        if whose is not None and not whose.stale and whose.uid in by_uid:
+            yield f"{root}/{name}", by_uid[whose.uid], whose.container
+
+
+def devices(pod: Pod, key: str, name: str) -> tuple[ContainerDevice, ...]:
+    """What the permanent record under `key` gives a container, by its name.
+
+    Raises:
+        CodecError: the record cannot be read, or has no slot for it.
+    """
+    slots = decode(pod.annotations.get(key, ""))
+    by_name = {container(pod, place): slot for place, slot in enumerate(slots)}
+    if name not in by_name:
+        raise CodecError(f"it has no slot for container {name}")
+    return tuple(by_name[name])
 
 
 def check_file(host: Host, path: str, most: int) -> None:

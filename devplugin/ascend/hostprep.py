@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from devplugin import containerdirs
 from devplugin.ascend import directories, ledgerfile
 from devplugin.ascend.allocation import HOOK_INSIDE, LIBRARY, PRELOAD
 from devplugin.ascend.inventory import Inventory
@@ -179,14 +180,9 @@ def _holders(host: Host, settings: Settings, pods: Sequence[Pod], name: str) -> 
     """Living pods with a ledger that another library keeps, and the version; of the library only."""
     if name != LIBRARY:
         return []
-    living = {pod.uid: pod for pod in pods if not pod.terminal}
     found = {}
-    for entry in directories.names(host, settings):
-        whose = directories.owner(entry)
-        pod = living.get(whose.uid) if whose is not None and not whose.stale else None
-        if pod is None:
-            continue
-        version = _version(host, f"{settings.containers}/{entry}/{directories.LEDGER}")
+    for path, pod, _ in containerdirs.living(host, settings.containers, pods):
+        version = _version(host, f"{path}/{directories.LEDGER}")
         if version not in {"", LEDGER_VERSION}:
             found[pod.uid] = (pod, version)
     return list(found.values())

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from devplugin import containerdirs
 from devplugin.ascend import directories, ledgerfile, smi
 from devplugin.ascend.allocation import ordered
 from devplugin.ascend.inventory import Inventory, Npu
@@ -18,8 +19,7 @@ from devplugin.ascend.ledgerfile import ContainerUse, NoLedgerError
 from devplugin.ascend.runtimeinfo import vocabulary
 from devplugin.ascend.settings import Settings
 from devplugin.ascend.smi import Load, SmiError
-from devplugin.hami import Pod
-from devplugin.hami.codec import CodecError, decode
+from devplugin.hami import CodecError, Pod
 from devplugin.host import Host
 from devplugin.metered import Measured, Sample, Series
 
@@ -133,26 +133,17 @@ def _shares(one: _Container, loads: Mapping[tuple[int, int], Load]) -> Iterator[
 def _containers(
     host: Host, inventory: Inventory, settings: Settings, pods: Sequence[Pod], problems: list[str]
 ) -> Iterator[_Container]:
-    """Containers with a directory, of pods that are known and have not ended.
-
-    A directory whose pod is not known is passed over: the list may be older than the directory.
-    """
-    living = {pod.uid: pod for pod in pods if not pod.terminal}
-    for name in directories.names(host, settings):
-        owner = directories.owner(name)
-        if owner is None or owner.stale or owner.uid not in living:
-            continue
-        pod = living[owner.uid]
-        npus = _npus(inventory, pod, owner.container, problems)
+    """Containers with a directory in use."""
+    for path, pod, name in containerdirs.living(host, settings.containers, pods):
+        npus = _npus(inventory, pod, name, problems)
         if npus is None:
             continue
-        path = f"{settings.containers}/{name}/{directories.LEDGER}"
         try:
-            use = ledgerfile.read(host, path)
+            use = ledgerfile.read(host, f"{path}/{directories.LEDGER}")
         except NoLedgerError as error:
-            problems.append(f"pod {pod}, container {owner.container}: {error}")
+            problems.append(f"pod {pod}, container {name}: {error}")
             use = None
-        yield _Container(pod, owner.container, npus, use)
+        yield _Container(pod, name, npus, use)
 
 
 def _npus(inventory: Inventory, pod: Pod, name: str, problems: list[str]) -> tuple[Npu, ...] | None:
@@ -160,13 +151,10 @@ def _npus(inventory: Inventory, pod: Pod, name: str, problems: list[str]) -> tup
     if inventory.chip is None:
         return None
     key = vocabulary(inventory.chip.word).allocated
-    names = (*pod.init_containers, *pod.containers)
     try:
-        slots = decode(pod.annotations.get(key, ""))
-        slot = slots[names.index(name)]
-    except (CodecError, ValueError, IndexError) as error:
-        said = error if isinstance(error, CodecError) else f"it has no slot for container {name}"
-        problems.append(f"pod {pod}: {key}: {said}")
+        slot = containerdirs.devices(pod, key, name)
+    except CodecError as error:
+        problems.append(f"pod {pod}: {key}: {error}")
         return None
     npus = [npu for npu in map(inventory.npu, (device.id for device in slot)) if npu is not None]
     if len(npus) != len(slot):

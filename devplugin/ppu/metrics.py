@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devplugin import containerdirs
-from devplugin.hami import CodecError, Pod, decode
+from devplugin.hami import CodecError, Pod
 from devplugin.host import Host
 from devplugin.metered import Measured, Sample, Series, Watched
 from devplugin.ppu import smi, statefile
@@ -144,29 +144,21 @@ def _shares(one: _Container) -> Iterator[Sample]:
 
 
 def _containers(host: Host, watched: Watched, problems: list[str]) -> Iterator[_Container]:
-    """Containers with a directory, of pods that are known and have not ended.
-
-    A directory whose pod is not known is passed over: the list may be older than the directory.
-    """
-    living = {pod.uid: pod for pod in watched.pods if not pod.terminal}
+    """Containers with a directory in use."""
     order = _order(watched, problems)
-    for name in containerdirs.names(host, CONTAINERS):
-        owner = containerdirs.owner(name)
-        if owner is None or owner.stale or owner.uid not in living:
-            continue
-        pod = living[owner.uid]
-        uuids = _uuids(pod, owner.container, order, problems)
+    for path, pod, name in containerdirs.living(host, CONTAINERS, watched.pods):
+        uuids = _uuids(pod, name, order, problems)
         if uuids is None:
             continue
         try:
-            cards = statefile.read(host, f"{CONTAINERS}/{name}/{STATE}")[: len(uuids)]
+            cards = statefile.read(host, f"{path}/{STATE}")[: len(uuids)]
         except NotYetError:  # no program of it has reached for a card: nothing is missing
-            yield _Container(pod, owner.container, uuids, None)
+            yield _Container(pod, name, uuids, None)
         except NoStateError as error:
-            problems.append(f"pod {pod}, container {owner.container}: {error}")
-            yield _Container(pod, owner.container, uuids, None)
+            problems.append(f"pod {pod}, container {name}: {error}")
+            yield _Container(pod, name, uuids, None)
         else:
-            yield _Container(pod, owner.container, uuids, cards)
+            yield _Container(pod, name, uuids, cards)
 
 
 def _order(watched: Watched, problems: list[str]) -> Mapping[str, int]:
@@ -184,12 +176,10 @@ def _order(watched: Watched, problems: list[str]) -> Mapping[str, int]:
 
 def _uuids(pod: Pod, name: str, order: Mapping[str, int], problems: list[str]) -> tuple[str, ...] | None:
     """The cards of a container's own slot, in the state file's order; None when the records do not tell."""
-    names = (*pod.init_containers, *pod.containers)
     try:
-        slot = decode(pod.annotations.get(VOCABULARY.allocated, ""))[names.index(name)]
-    except (CodecError, ValueError, IndexError) as error:
-        said = error if isinstance(error, CodecError) else f"it has no slot for container {name}"
-        problems.append(f"pod {pod}: {VOCABULARY.allocated}: {said}")
+        slot = containerdirs.devices(pod, VOCABULARY.allocated, name)
+    except CodecError as error:
+        problems.append(f"pod {pod}: {VOCABULARY.allocated}: {error}")
         return None
     if unknown := [device.id for device in slot if device.id not in order]:
         if order:
