@@ -8,11 +8,13 @@ A key that stands twice is refused, and every error names its place: ``$.nodes[0
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
+from devplugin.host import words
 from devplugin.settings import shown
 
 T = TypeVar("T")
@@ -75,6 +77,24 @@ def read(data: bytes, kind: type[T]) -> T:
         place, why = (placed[2].replace("`", ""), placed[1]) if placed else ("$", text)
         text = f"{place}: {why[:1].lower()}{why[1:]}"
         raise ConfigError(text.encode("ascii", "backslashreplace").decode()) from error
+
+
+def load(get: Callable[[str], bytes], path: str, parse: Callable[[bytes], T]) -> T:
+    """The configuration at a path.
+
+    Args:
+        get: reads a file; raises OSError.
+        path: where.
+        parse: makes of its bytes what it says; raises ConfigError.
+
+    Raises:
+        ConfigError: it cannot be read or used; the text begins with the path.
+    """
+    try:
+        return parse(get(path))
+    except (OSError, ConfigError) as error:
+        told = words(error) if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{shown(path, 200)}: {told}") from error
 
 
 def _line(error: Exception) -> str:

@@ -14,9 +14,8 @@ from devplugin.ascend import deviceconfig, nodeconfig
 from devplugin.ascend.deviceconfig import DeviceConfig
 from devplugin.ascend.nodeconfig import NodeConfig
 from devplugin.ascend.settings import ASSETS, HOOK, Settings
-from devplugin.configfile import INT32_MAX, ConfigError
+from devplugin.configfile import INT32_MAX, ConfigError, load
 from devplugin.explain import DEFAULT, FLAG, Choice, environment
-from devplugin.host import words
 from devplugin.settings import SettingsError, add_flag, bind_address, go_bool, go_int, shown
 from devplugin.vendor import SettingsInput
 
@@ -157,12 +156,10 @@ def _check_range(args: argparse.Namespace) -> None:
 
 def _devices(given: SettingsInput) -> DeviceConfig:
     """The device configuration."""
-    path = given.args.config_file
     try:
-        return deviceconfig.parse(given.read(path))
-    except (OSError, ConfigError) as error:
-        told = words(error) if isinstance(error, OSError) else str(error)
-        raise SettingsError(f"failed to load config from {shown(path, 200)}: {told}") from error
+        return load(given.read, given.args.config_file, deviceconfig.parse)
+    except ConfigError as error:
+        raise SettingsError(f"failed to load config from {error}") from error
 
 
 def _node(given: SettingsInput) -> tuple[NodeConfig, tuple[str, ...]]:
@@ -171,11 +168,9 @@ def _node(given: SettingsInput) -> tuple[NodeConfig, tuple[str, ...]]:
     if not path:
         return NodeConfig(), ("node config file not set (--node_config_file): no node is an exception",)
     try:
-        return nodeconfig.parse(given.read(path), given.node), ()
-    except (OSError, ConfigError) as error:
-        told = words(error) if isinstance(error, OSError) else str(error)
-        text = f"failed to load node config from {shown(path, 200)}: {told}; no node is an exception"
-        return NodeConfig(), (text,)
+        return load(given.read, path, lambda data: nodeconfig.parse(data, given.node)), ()
+    except ConfigError as error:
+        return NodeConfig(), (f"failed to load node config from {error}; no node is an exception",)
 
 
 def _directory(env: Mapping[str, str], name: str, default: str) -> str:

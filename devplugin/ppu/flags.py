@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from devplugin.configfile import ConfigError
+from devplugin.configfile import ConfigError, load
 from devplugin.explain import DEFAULT, FLAG, Choice, environment
-from devplugin.host import words
 from devplugin.ppu import deviceconfig
 from devplugin.ppu.deviceconfig import QUOTES, DeviceConfig
 from devplugin.ppu.settings import RESOURCE, SCALING, SPLIT, Settings
@@ -150,7 +149,6 @@ def _file(given: SettingsInput) -> DeviceConfig:
     if not path:
         return DeviceConfig()
     try:
-        return deviceconfig.parse(given.read(path))
-    except (OSError, ConfigError) as error:
-        told = words(error) if isinstance(error, OSError) else str(error)
-        raise SettingsError(f"failed to load config from {shown(path, 200)}: {told}") from error
+        return load(given.read, path, deviceconfig.parse)
+    except ConfigError as error:
+        raise SettingsError(f"failed to load config from {error}") from error
