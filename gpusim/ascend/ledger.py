@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from gpusim.ascend import rows
 from gpusim.ascend.ledgerview import read_file
-from gpusim.ascend.liveness import Alive, alive, start_of
+from gpusim.ascend.liveness import Alive, alive
 from gpusim.ascend.mapping import SEQ, NotReadyError, limits_of, open_mapping
 from gpusim.ascend.reading import Reading
 from gpusim.ascend.runtime import (
@@ -33,6 +33,7 @@ from gpusim.ascend.runtime import (
     virtual_info,
 )
 from gpusim.ascend.shm import MAX_DEVICES, MAX_WORKERS
+from gpusim.liveness import start_of
 
 _log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from gpusim.liveness import start_of
 from gpusim.ppu import layout
 from gpusim.ppu.environment import PATH, quotas, sm_limits
 from gpusim.ppu.layout import CARDS, PROCESSES, SLOT, SLOTS, Card, UnknownStateError
@@ -55,14 +55,7 @@ class Charge:
 
 def alive(pid: int) -> bool:
     """Neither dead nor a zombie. What cannot be told counts as alive."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    except OSError:
-        return True
-    # The name in parentheses may hold anything; the state is the first field after it.
-    return text.rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"], [b"x"])
+    return start_of(pid) is not None
 
 
 def read_file(path: str) -> tuple[Card, ...]:

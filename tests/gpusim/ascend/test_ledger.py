@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpusim.ascend.ledger import Ledger
 from gpusim.ascend.ledger140 import create
 from gpusim.ascend.ledgerview import mem_info, read_file
-from gpusim.ascend.liveness import alive, start_of
+from gpusim.ascend.liveness import alive
 from gpusim.ascend.mapping import NotReadyError
 from gpusim.ascend.reading import Slot, read, with_slots, write
 from gpusim.ascend.runtime import (
@@ -30,6 +30,7 @@ from gpusim.ascend.runtime import (
     quota_bytes,
 )
 from gpusim.ascend.shm import MIB, V141, UnknownLedgerError
+from gpusim.liveness import start_of
 
 QUOTA = 8192 * MIB
 
