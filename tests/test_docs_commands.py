@@ -21,6 +21,7 @@ from gpusim import Machine, load
 from gpusim.export.render import render
 
 from .devplugin.daemon.rig import until
+from .gpusim.private_mount import needs_fuse
 from .pages.blocks import COMMANDS, OTHERS, PAGES, ROOT, Command, agrees, blocks, commands, whole
 from .pages.cluster import Cluster
 from .pages.programs import DAEMONS, environment, launch, lay
@@ -135,11 +136,15 @@ ELSEWHERE = {
 }
 """Command → the test that runs it or, for a package index that is not here, the like of it."""
 
+SWITCH = (
+    "bin/gpusim run mi355x/spx-6.14 -- sh -c 'echo cpx "
+    ">/sys/bus/pci/devices/0000:75:00.0/current_compute_partition; ls /sys/class/kfd/kfd/topology/nodes'"
+)
 FUSE = {
-    "bin/gpusim run mi355x/spx-6.14": "gpusim/test_run.py",
-    "bin/gpusim mount mi355x/spx-6.14 DIR": "gpusim/test_fuse.py",
+    SWITCH: "test_docs_commands.py::test_a_partition_is_switched_under_run_as_readme_prints_it",
+    "bin/gpusim mount mi355x/spx-6.14 DIR": "gpusim/test_fuse.py::test_a_signal_unmounts_and_leaves_nothing",
 }
-"""Beginning of a command that needs FUSE and rights of its own → the tests that ask for them, or skip."""
+"""Command that needs FUSE and rights of its own → the test of it that asks for them, or skips."""
 
 SHORTER = {
     "bin/fuzz": "bin/fuzz --seconds 2",
@@ -172,16 +177,17 @@ def reader(place: Path, world: World, cluster: Cluster) -> Path:
     return root
 
 
+def run_here(page: str) -> list[Command]:
+    """The page's commands but for those of the two tables."""
+    return [one for one in commands(page) if one.bare not in ELSEWHERE and one.bare not in FUSE]
+
+
 @pytest.mark.skipif(shutil.which("jq") is None, reason="the pages look into JSON with jq, which is not here")
 @pytest.mark.daemon
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if run_here(page)])
 def test_every_command_of_a_page_runs_as_printed(page: str, tmp_path: Path) -> None:
-    found = [
-        one for one in commands(page) if one.bare not in ELSEWHERE and not one.text.startswith(tuple(FUSE))
-    ]
-    if not found:
-        return
+    found = run_here(page)
     if any(re.search(r"\bhelm\b", one.text) for one in found) and not _helm():
         pytest.skip("no Helm engine: helm-python-sdk has a wheel for x86-64 Linux only")
     world = WORLDS.get(page, World())
@@ -208,6 +214,13 @@ def run(shell: Shell, one: Command, root: Path) -> None:
         shell.run(there)
 
 
+@needs_fuse
+def test_a_partition_is_switched_under_run_as_readme_prints_it() -> None:
+    done = subprocess.run(["bash", "-c", SWITCH], cwd=ROOT, capture_output=True, text=True, check=True)
+    before = Machine(load("mi355x/spx-6.14")).list("/sys/class/kfd/kfd/topology/nodes")
+    assert len(done.stdout.split()) == len(before) + 7
+
+
 def _helm() -> bool:
     return importlib.util.find_spec("helm_python") is not None
 
@@ -224,13 +237,11 @@ def test_every_block_says_what_it_is_so_that_no_command_hides() -> None:
 
 def test_what_is_not_run_here_is_on_a_page_and_run_by_a_test_that_exists() -> None:
     shown = {one.bare for page in PAGES for one in commands(page)}
-    for command, place in ELSEWHERE.items():
+    for command, place in {**ELSEWHERE, **FUSE}.items():
         file, name = place.split("::")
         assert command in shown
         assert re.search(rf"^def {name}\(", (TESTS / file).read_text(), re.MULTILINE), place
-    for beginning, file in FUSE.items():
-        assert any(command.startswith(beginning) for command in shown)
-        assert "fuse" in (TESTS / file).read_text().lower()
+        assert command not in FUSE or "needs_fuse" in (TESTS / file).read_text()
     assert set(SHORTER) <= shown
     for part in ENDLESS:
         assert any(part in command for command in shown), part
