@@ -20,7 +20,16 @@ from gpusim.ascend.chips import CHIPS
 from gpusim.cluster.scheduler_ascend_admission import Chip, Template, admit
 from gpusim.cluster.scheduler_ascend_topology import pairs, same_network, share
 from gpusim.cluster.scheduler_block import BadDeviceConfigError, Block
-from gpusim.cluster.scheduler_vendors import INT32, Request, Resources, Slots, Vendor, negative, whole
+from gpusim.cluster.scheduler_vendors import (
+    INT32,
+    Request,
+    Resources,
+    Slots,
+    Vendor,
+    negative,
+    percent_of_card,
+    whole,
+)
 
 MODE_KEY = "huawei.com/vnpu-mode"
 SOFT_KEY = "hami-vnpu-core"
@@ -98,7 +107,7 @@ def vendor_of(chip: Chip, *, soft: bool = False) -> Vendor:
         avoid_ids=f"hami.io/no-use-{word}-uuid",
         read=partial(_read, chip),
         check=partial(admit, chip),
-        cores_of=cores_of,
+        cores_of=percent_of_card,
         padded=True,
         legacy=True,
         mode_key=MODE_KEY,
@@ -108,11 +117,6 @@ def vendor_of(chip: Chip, *, soft: bool = False) -> Vendor:
         notes=partial(_notes, chip),
         score=share if many else None,
     )
-
-
-def cores_of(request: Request, total: int, unit: int = 1) -> int:
-    """Percent of a card in soft mode, more than all of it counts as all; slices have none (D.9)."""
-    return min(request.percent, 100)
 
 
 def _read(chip: Chip, vendor: Vendor, asked: Resources) -> tuple[Request, ...]:

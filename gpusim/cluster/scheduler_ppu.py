@@ -25,6 +25,7 @@ from gpusim.cluster.scheduler_vendors import (
     Resources,
     Vendor,
     negative,
+    percent_of_card,
     resources,
     whole,
 )
@@ -85,7 +86,7 @@ def vendor_of(defaults: Defaults) -> Vendor:
         avoid_ids=f"{_DOMAIN}/nouse-gpuuuid",
         read=partial(_read, defaults),
         check=partial(_check, defaults),
-        cores_of=lambda request, total, unit: min(request.percent, 100),
+        cores_of=percent_of_card,
         legacy=True,
     )
 

@@ -170,6 +170,11 @@ def negative(quantity: str | int) -> bool:
         return False
 
 
+def percent_of_card(request: Request, total: int, unit: int = 1) -> int:
+    """For `Vendor.cores_of`: percent whatever the card registers; more than all of it counts as all (D.9)."""
+    return min(request.percent, 100)
+
+
 def _read_amd(vendor: Vendor, asked: Resources) -> tuple[Request, ...]:
     limits = asked.limits  # requests are not looked at (D.10)
     memory, percent = limits.get(vendor.memory, "0"), limits.get(vendor.cores, "100")

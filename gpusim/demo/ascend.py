@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpusim.ascend.chips import CHIPS, Chip
+from gpusim.cluster.scheduler_ascend import shipped
 from gpusim.demo.scheduled import Scene
 from gpusim.demo.stage import DemoError, Stage, lay, machine, node_and_cluster
 from gpusim.spec import NodeSpec
@@ -14,26 +15,11 @@ MODE = {"huawei.com/vnpu-mode": "hami-core"}
 
 
 def configuration(chip: Chip) -> dict[str, Any]:
-    """The device configuration of one kind of chip, by the table of ascend_ppu_hami.md A.3."""
-    word = "Ascend310P" if chip.name == "310P3" else f"Ascend{chip.name}"
-    name = f"huawei.com/{word}"
-    entry = {
-        "chipName": chip.label,
-        "commonWord": word,
-        "resourceName": name,
-        "resourceMemoryName": f"{name}-memory",
-        "resourceCoreName": f"{name}-core",
-        "memoryAllocatable": chip.memory_mib,
-        "memoryCapacity": chip.memory_mib,
-        "aiCore": chip.ai_cores,
-        "aiCPU": chip.ai_cpus,
-        "runtimeClassName": "ascend",
-        "templates": [
-            {"name": t.name, "memory": t.memory_mib, "aiCore": t.ai_cores, "aiCPU": t.ai_cpus}
-            for t in chip.templates
-        ],
-    }
-    return {"vnpus": {"hamiVnpuCore": True, "configs": [entry]}}
+    """The shipped device configuration, of one kind of chip, with soft slices and the runtime's class."""
+    config = shipped(soft=True)
+    (entry,) = (one for one in config["vnpus"]["configs"] if one["chipName"] == chip.label)
+    config["vnpus"]["configs"] = [{**entry, "runtimeClassName": "ascend"}]
+    return config
 
 
 def act(stage: Stage, fixture: str, spec: NodeSpec) -> None:
