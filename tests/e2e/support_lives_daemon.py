@@ -20,16 +20,13 @@ from devplugin.daemon import allocate, announce, life, observe
 from devplugin.hami import Node
 from devplugin.kube import KubeError
 from devplugin.kubelet.service import Board
-from devplugin.vendor import ContainerEdits, FactRequest, Refused
+from devplugin.vendor import ContainerEdits, FactRequest
 from gpusim.cluster.apistore import Store
 from gpusim.machine import Machine
 
 from .support_checks import NODE
-from .support_port import Killed, Plan, Port
-
-
-class ConnectionLostError(Exception):
-    """kubelet's end of an Allocate whose plugin died."""
+from .support_port import Plan, Port
+from .support_process import Parent, TaskProcess
 
 
 class Inline(Executor):
@@ -75,7 +72,7 @@ class LivePort(Port):
         return kind
 
 
-class Around(Protocol):
+class Around(Parent, Protocol):
     """What a daemon lives in."""
 
     store: Store
@@ -84,31 +81,22 @@ class Around(Protocol):
     settings: Settings
     vendor: Amd
 
-    def fell(self) -> None:
-        """The daemon is dead."""
-        ...
-
     def looked(self) -> None:
         """The daemon knows the node as it is now."""
         ...
 
-    def broken(self, error: BaseException) -> None:
-        """Something that no history may meet."""
-        ...
 
-
-class Daemon:
+class Daemon(TaskProcess):
     """From exec to SIGKILL."""
 
     def __init__(self, around: Around) -> None:
-        self.alive = True
+        super().__init__(around)
         self._around = around
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order, so that a history can be repeated
         self._port = LivePort(around.store, around.wire, self)
         self._port.wire = around.wire
         self._allocator: allocate.Allocator[Inventory, Settings] | None = None
         self.boards: dict[str, Board] = {}
-        self._spawn(self._live())
+        self.spawn(self._live())
 
     async def _live(self) -> None:
         around = self._around
@@ -133,9 +121,9 @@ class Daemon:
             current=lambda: self._observer.current,
             facts=_all_there,
         )
-        self._spawn(self._observer.run(0))
-        self._spawn(announcer.run())
-        self._spawn(life.keep_swept(self._allocator, lambda: None))
+        self.spawn(self._observer.run(0))
+        self.spawn(announcer.run())
+        self.spawn(life.keep_swept(self._allocator, lambda: None))
 
     async def _looked(self, _: Inventory) -> None:
         self._around.looked()
@@ -153,37 +141,8 @@ class Daemon:
         return lambda: self.boards.pop(name, None) and None
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """kubelet's call, carried to its end whatever becomes of kubelet; raises as the wire would."""
-        if self._allocator is None:
-            raise ConnectionLostError
-        task = self._spawn(self._allocator.allocate(ids))
-        try:
-            return await asyncio.shield(task)
-        except (Killed, asyncio.CancelledError):
-            if self.alive:
-                raise
-            raise ConnectionLostError from None
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._reap)
-        return task
-
-    def _reap(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled():
-            error = task.exception()  # Killed is how a process ends, the rest is what kubelet is told
-            if error is not None and not isinstance(error, Killed | Refused | KubeError):
-                self._around.broken(error)
-
-    def die(self) -> None:
-        """SIGKILL: no task of ours runs on, and no call of ours leaves any more."""
-        if self.alive:
-            self.alive = False
-            for task in tuple(self._tasks):
-                task.cancel()
-            self._around.fell()
+        """kubelet's call."""
+        return await self.carry(self._allocator, ids)
 
 
 async def _all_there(requests: Sequence[FactRequest]) -> Mapping[FactRequest, Any]:

@@ -26,8 +26,9 @@ from gpusim.machine import Machine
 from . import support_lives as lives
 from .support_checks import LATE, NODE, TERMINAL, unix
 from .support_lives_count import Recount
-from .support_lives_daemon import ConnectionLostError, Daemon, Wire
+from .support_lives_daemon import Daemon, Wire
 from .support_oracle import LOCK, PHASE, REGISTER, TO_ALLOCATE, slots_of
+from .support_process import ConnectionLostError
 
 GPU = "amd.com/gpu"
 Object = dict[str, Any]

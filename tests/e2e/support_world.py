@@ -24,23 +24,19 @@ from gpusim.machine import Machine
 
 from .support_checks import LATE, NODE, TERMINAL, Checks, Container, unix
 from .support_oracle import ALLOCATED, REGISTER, Asked, Facts, slots_of
-from .support_port import Killed, Plan, Port
+from .support_port import Plan, Port
+from .support_process import ConnectionLostError, TaskProcess
 from .support_scheduler import Scheduler
 
 Object = dict[str, Any]
 
 
-class ConnectionLostError(Exception):
-    """kubelet's end of an Allocate whose plugin died."""
-
-
-class Life:
+class Life(TaskProcess):
     """One life of the daemon process: what `devplugin.daemon.main` builds around an Allocator."""
 
     def __init__(self, world: World) -> None:
-        self.alive = True
+        super().__init__(world)
         self._world = world
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order, so that a history can be repeated
         vendor = Amd()
         # Without dmem, so that a slice without the hook is refused (decision 23).
         settings = Settings(node_name=NODE, hook_path="/usr/local", dmem_backend=False)
@@ -53,40 +49,14 @@ class Life:
             current=lambda: inventory,
             facts=self._facts,
         )
-        self._spawn(keep_swept(self.allocator, lambda: None))
+        self.spawn(keep_swept(self.allocator, lambda: None))
 
     async def _facts(self, requests: Sequence[FactRequest]) -> dict[FactRequest, bool]:
         return dict.fromkeys(requests, self._world.hook())
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """kubelet's call; raises as the wire would."""
-        task = self._spawn(self.allocator.allocate(ids))
-        try:
-            return await asyncio.shield(task)
-        except (Killed, asyncio.CancelledError):
-            if self.alive:
-                raise
-            raise ConnectionLostError from None
-
-    def _spawn(self, work: Any) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._reap)
-        return task
-
-    def _reap(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled():
-            error = task.exception()  # Killed is how a process ends, the rest is what kubelet is told
-            if error is not None and not isinstance(error, Killed | Refused | KubeError):
-                self._world.checks.broken(error)
-
-    def die(self) -> None:
-        """SIGKILL: no task of ours runs on, and no call of ours leaves any more."""
-        self.alive = False
-        for task in tuple(self._tasks):
-            task.cancel()
-        self._world.fell()
+        """kubelet's call."""
+        return await self.carry(self.allocator, ids)
 
 
 class World:
@@ -121,6 +91,10 @@ class World:
         self.life = None
         delay = self._random["end"].uniform(0.1, 1.5)
         asyncio.get_running_loop().call_later(delay, self.start)
+
+    def broken(self, error: BaseException) -> None:
+        """Something that no history may meet."""
+        self.checks.broken(error)
 
     def hook(self) -> bool:
         """Whether the memory hook is on the host; a slice without it is refused (decision 23)."""
