@@ -13,8 +13,7 @@ from devplugin.amd.inventory import Inventory
 from devplugin.amd.offer import offers
 from devplugin.amd.registration import registration
 from devplugin.amd.settings import Settings
-
-SCHEMA = 1
+from devplugin.dryrun import SCHEMA, resources
 
 
 def report(inventory: Inventory, settings: Settings) -> dict[str, Any]:
@@ -25,17 +24,7 @@ def report(inventory: Inventory, settings: Settings) -> dict[str, Any]:
         "vendor": "amd",
         "mode": settings.mode,
         "registration": registration(inventory, settings),
-        "resources": {
-            name: [
-                {
-                    "id": device.id,
-                    "health": "Healthy" if device.healthy else "Unhealthy",
-                    "numa": list(device.numa),
-                }
-                for device in offer.devices
-            ]
-            for name, offer in offers(inventory, settings).items()
-        },
+        "resources": resources(offers(inventory, settings)),
         "dmem": {"usable": usable.ok, "reason": usable.reason},
         "skipped": [{"device": skipped.device, "reason": skipped.reason} for skipped in inventory.skipped],
     }

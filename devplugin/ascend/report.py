@@ -11,8 +11,7 @@ from devplugin.ascend.inventory import Inventory
 from devplugin.ascend.offer import offers
 from devplugin.ascend.registration import registration
 from devplugin.ascend.settings import Settings
-
-SCHEMA = 1
+from devplugin.dryrun import SCHEMA, resources
 
 
 def report(inventory: Inventory, settings: Settings) -> dict[str, Any]:
@@ -23,17 +22,7 @@ def report(inventory: Inventory, settings: Settings) -> dict[str, Any]:
         "mode": settings.mode,
         "chip": inventory.chip.word if inventory.chip else "",
         "registration": registration(inventory, settings),
-        "resources": {
-            name: [
-                {
-                    "id": device.id,
-                    "health": "Healthy" if device.healthy else "Unhealthy",
-                    "numa": list(device.numa),
-                }
-                for device in offer.devices
-            ]
-            for name, offer in offers(inventory, settings).items()
-        },
+        "resources": resources(offers(inventory, settings)),
         "trouble": inventory.trouble,
         "skipped": [{"device": skipped.device, "reason": skipped.reason} for skipped in inventory.skipped],
     }

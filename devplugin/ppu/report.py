@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from devplugin.dryrun import SCHEMA, resources
 from devplugin.ppu.inventory import Inventory
 from devplugin.ppu.offer import offers
 from devplugin.ppu.registration import registration
 from devplugin.ppu.settings import Settings
 
-SCHEMA = 1
 MODE = "hami-core"
 """PPUs are shared by their runtime library and in no other way."""
 
@@ -24,17 +24,7 @@ def report(inventory: Inventory, settings: Settings) -> dict[str, Any]:
         "vendor": "ppu",
         "mode": MODE,
         "registration": registration(inventory, settings),
-        "resources": {
-            name: [
-                {
-                    "id": device.id,
-                    "health": "Healthy" if device.healthy else "Unhealthy",
-                    "numa": list(device.numa),
-                }
-                for device in offer.devices
-            ]
-            for name, offer in offers(inventory, settings).items()
-        },
+        "resources": resources(offers(inventory, settings)),
         "trouble": inventory.trouble,
         "skipped": [{"device": skipped.device, "reason": skipped.reason} for skipped in inventory.skipped],
     }
