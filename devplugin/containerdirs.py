@@ -54,6 +54,18 @@ def directory(root: str, uid: str, name: str) -> str:
     return f"{root}/{uid}_{name}"
 
 
+def of_slot(root: str, pod: Pod, slot: int | None) -> str:
+    """The host path of the directory of a slot's container.
+
+    Raises:
+        ValueError: the pod does not say what it is called, or what it says cannot name one.
+    """
+    name = container(pod, slot)
+    if not pod.uid or not name:
+        raise ValueError(f"its UID or the container of slot {slot} has no name")
+    return directory(root, pod.uid, name)
+
+
 def fresh(path: str) -> tuple[Deed, ...]:
     """What makes a new empty directory of that name, open to whatever user the container runs as."""
     return (MoveAside(path), MakeDir(path, 0o777))

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from devplugin.ascend import directories, runtimeinfo
+from devplugin import containerdirs
+from devplugin.ascend import runtimeinfo
 from devplugin.ascend.inventory import Inventory, Npu
 from devplugin.ascend.ledgerfile import MAX_DEVICES
 from devplugin.ascend.runtimeinfo import RuntimeInfoError
-from devplugin.ascend.settings import MODE_SOFT, SHARED_REGION, ChipConfig, Settings
+from devplugin.ascend.settings import LEDGER, MODE_SOFT, SHARED_REGION, ChipConfig, Settings
 from devplugin.hami import Claim, Pod
 from devplugin.vendor import Allocation, ContainerEdits, FactRequest, Mount, Refused, Why
 
@@ -109,7 +110,7 @@ def allocate(
     path = _directory(settings, share)
     return Allocation(
         ContainerEdits({**envs, **_soft_environment(share)}, _mounts(settings, path)),
-        before=directories.fresh(path),
+        before=containerdirs.fresh(path),
         notes=notes,
     )
 
@@ -121,7 +122,7 @@ def _soft_environment(share: _Share) -> dict[str, str]:
     return {
         **envs,
         "NPU_GLOBAL_SHM_PATH": f"{REGION_INSIDE}/{share.npus[0].phy}_global_registry",
-        "NPU_LOCAL_SHM_PATH": f"{SHMEM_INSIDE}/{directories.LEDGER}",
+        "NPU_LOCAL_SHM_PATH": f"{SHMEM_INSIDE}/{LEDGER}",
     }
 
 
@@ -143,11 +144,8 @@ def _files(settings: Settings) -> tuple[FactRequest, ...]:
 
 
 def _directory(settings: Settings, share: _Share) -> str:
-    name = directories.container(share.pod, share.slot)
-    if not share.pod.uid or not name:
-        raise _no(share.pod, f"its UID or the container of slot {share.slot} has no name", "record")
     try:
-        return directories.directory(settings, share.pod.uid, name)
+        return containerdirs.of_slot(settings.containers, share.pod, share.slot)
     except ValueError as error:
         raise _no(share.pod, str(error), "record") from error
 

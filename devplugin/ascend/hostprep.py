@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devplugin import containerdirs
-from devplugin.ascend import directories, ledgerfile
+from devplugin.ascend import ledgerfile
 from devplugin.ascend.allocation import HOOK_INSIDE, LIBRARY, PRELOAD
 from devplugin.ascend.inventory import Inventory
 from devplugin.ascend.ledgerfile import NoLedgerError
-from devplugin.ascend.settings import SHARED_REGION, Settings
+from devplugin.ascend.settings import LEDGER, SHARED_REGION, Settings
 from devplugin.deeds import DeedError, Ground, InstallFile, MakeDir, RunTool, carry_out
 from devplugin.hami import Pod
 from devplugin.host import Host, words
@@ -182,7 +182,7 @@ def _holders(host: Host, settings: Settings, pods: Sequence[Pod], name: str) -> 
         return []
     found = {}
     for path, pod, _ in containerdirs.living(host, settings.containers, pods):
-        version = _version(host, f"{path}/{directories.LEDGER}")
+        version = _version(host, f"{path}/{LEDGER}")
         if version not in {"", LEDGER_VERSION}:
             found[pod.uid] = (pod, version)
     return list(found.values())

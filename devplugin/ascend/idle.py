@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from devplugin.ascend import directories, smi
+from devplugin import containerdirs
+from devplugin.ascend import smi
 from devplugin.ascend.inventory import Inventory, Npu
 from devplugin.ascend.runtimeinfo import vocabulary
 from devplugin.ascend.settings import ChipConfig, Settings
@@ -201,7 +202,7 @@ def _unsettled(pod: Pod, chip: ChipConfig) -> set[str]:
     return {
         device.id
         for index, slot in enumerate(slots)
-        if not _is_settled(pod, directories.container(pod, index))
+        if not _is_settled(pod, containerdirs.container(pod, index))
         for device in slot
     }
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devplugin import containerdirs
-from devplugin.ascend import directories, ledgerfile, smi
+from devplugin.ascend import ledgerfile, smi
 from devplugin.ascend.allocation import ordered
 from devplugin.ascend.inventory import Inventory, Npu
 from devplugin.ascend.ledgerfile import ContainerUse, NoLedgerError
 from devplugin.ascend.runtimeinfo import vocabulary
-from devplugin.ascend.settings import Settings
+from devplugin.ascend.settings import LEDGER, Settings
 from devplugin.ascend.smi import Load, SmiError
 from devplugin.hami import CodecError, Pod
 from devplugin.host import Host
@@ -139,7 +139,7 @@ def _containers(
         if npus is None:
             continue
         try:
-            use = ledgerfile.read(host, f"{path}/{directories.LEDGER}")
+            use = ledgerfile.read(host, f"{path}/{LEDGER}")
         except NoLedgerError as error:
             problems.append(f"pod {pod}, container {name}: {error}")
             use = None

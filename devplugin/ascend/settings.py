@@ -13,6 +13,9 @@ SHARED_REGION = "/usr/local/hami-shared-region"
 ASSETS = "/usr/local/hami-vnpu-core-assets"
 HOOK = "/usr/local/hami-vnpu-core"
 
+LEDGER = "vnpu_local_shmem"
+"""Name of the ledger in a soft container's directory: written by the runtime, read by us."""
+
 MODE_SOFT = "hami-core"
 MODE_TEMPLATE = "template"
 
@@ -85,5 +88,5 @@ class Settings:
 
     @property
     def containers(self) -> str:
-        """Host directory of the per-container directories."""
+        """Host directory of the per-container directories, mounted at /hami-vnpu-shmem (A.7, decision 44)."""
         return f"{self.hook_path}/containers"

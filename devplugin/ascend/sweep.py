@@ -1,7 +1,7 @@
 """What pods left on the node, asked again and again: directories, vNPUs, and a library that had to wait.
 
-Three questions that have only their moment in common: `directories`, `idle` and `hostprep` answer them. Chips
-that appeared after the start get their device-share here, for the start had not seen them (P26).
+Three questions that have only their moment in common: `containerdirs`, `idle` and `hostprep` answer them.
+Chips that appeared after the start get their device-share here, for the start had not seen them (P26).
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from devplugin.ascend import directories, hostprep, idle
+from devplugin import containerdirs
+from devplugin.ascend import hostprep, idle
 from devplugin.ascend.inventory import Inventory
 from devplugin.ascend.settings import Settings
 from devplugin.host import Host
@@ -49,7 +50,7 @@ def sweep(
         turn: pods, time and the memory of the turn before.
     """
     memory = turn.memory if isinstance(turn.memory, Memory) else Memory()
-    removed, gone = directories.leftovers(host, settings, turn.pods, memory.gone, turn.now)
+    removed, gone = containerdirs.leftovers(host, settings.containers, turn.pods, memory.gone, turn.now)
     effects: list[Effect] = [*removed]
     kept = memory.kept
     if settings.soft and kept is not False:

@@ -100,11 +100,8 @@ def _files(inventory: Inventory) -> tuple[FactRequest, ...]:
 
 
 def _directory(share: _Share) -> str:
-    name = containerdirs.container(share.pod, share.slot)
-    if not share.pod.uid or not name:
-        raise _no(share.pod, f"its UID or the container of slot {share.slot} has no name", "record")
     try:
-        return containerdirs.directory(words.CONTAINERS, share.pod.uid, name)
+        return containerdirs.of_slot(words.CONTAINERS, share.pod, share.slot)
     except ValueError as error:
         raise _no(share.pod, str(error), "record") from error
 

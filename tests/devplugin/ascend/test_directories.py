@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devplugin.ascend import directories
-from devplugin.ascend.directories import GRACE, Owner
+from devplugin import containerdirs
+from devplugin.containerdirs import GRACE, Owner
 from devplugin.deeds import carry_out
 from devplugin.hami import Pod
 from devplugin.linux import LinuxHost
@@ -38,7 +38,7 @@ def pod(uid: str, phase: str = "Running") -> Pod:
 def sweep(
     host: Any, pods: Sequence[Pod], gone: Mapping[str, float], now: float
 ) -> tuple[list[str], dict[str, float]]:
-    removed, waiting = directories.leftovers(host, SOFT, pods, gone, now)
+    removed, waiting = containerdirs.leftovers(host, SOFT.containers, pods, gone, now)
     return [deed.path.removeprefix(f"{ROOT}/") for deed in removed], waiting
 
 
@@ -50,16 +50,16 @@ def sweep(
 def test_a_directorys_name_says_whose_it_is_also_when_it_was_moved_aside(
     uid: str, container: str, number: int
 ) -> None:
-    name = directories.directory(SOFT, uid, container).removeprefix(f"{ROOT}/")
-    assert directories.owner(name) == Owner(uid, container)
-    assert directories.owner(f"{name}.stale-{number}") == Owner(uid, container, stale=True)
+    name = containerdirs.directory(SOFT.containers, uid, container).removeprefix(f"{ROOT}/")
+    assert containerdirs.owner(name) == Owner(uid, container)
+    assert containerdirs.owner(f"{name}.stale-{number}") == Owner(uid, container, stale=True)
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_no_uid_or_container_name_leads_out_of_the_directory(uid: str, container: str) -> None:
     """Decision 25."""
     try:
-        path = directories.directory(SOFT, uid, container)
+        path = containerdirs.directory(SOFT.containers, uid, container)
     except ValueError as error:
         assert str(error).isascii()
         return
@@ -73,12 +73,12 @@ def test_no_uid_or_container_name_leads_out_of_the_directory(uid: str, container
     "name", ["", "_", "uid", "uid_", "_c", "uid_C", "uid_c.stale-", "uid_c.old", ".uid_c", "u/v_c"]
 )
 def test_what_is_not_named_like_ours_is_not_ours(name: str) -> None:
-    assert directories.owner(name) is None
+    assert containerdirs.owner(name) is None
 
 
 def test_a_slots_container_is_counted_from_the_init_containers_and_may_not_exist() -> None:
     one = replace(pod("u"), init_containers=("i",), containers=("a", "b"))
-    assert [directories.container(one, slot) for slot in (0, 1, 2, 3, -1, None)] == [
+    assert [containerdirs.container(one, slot) for slot in (0, 1, 2, 3, -1, None)] == [
         "i",
         "a",
         "b",
@@ -91,7 +91,7 @@ def test_a_slots_container_is_counted_from_the_init_containers_and_may_not_exist
 def test_a_fresh_directory_is_empty_and_open_and_what_was_there_stays_readable(tmp_path: Path) -> None:
     host = LinuxHost(str(tmp_path))
     for content in ("one", "two", "three"):
-        for deed in directories.fresh("/c/uid_main"):
+        for deed in containerdirs.fresh("/c/uid_main"):
             carry_out(host, deed)
         assert host.list("/c/uid_main") == []
         assert host.stat("/c/uid_main").mode == 0o777
@@ -142,7 +142,7 @@ def test_a_directory_that_could_not_be_removed_is_tried_again() -> None:
 def test_what_a_removed_directory_held_goes_with_it() -> None:
     host = machine("u1_main")
     host.put(f"{ROOT}/u1_main/vnpu_local_shmem", b"1")
-    removed, _ = directories.leftovers(host, SOFT, [], {"u1_main": 0.0}, GRACE)
+    removed, _ = containerdirs.leftovers(host, SOFT.containers, [], {"u1_main": 0.0}, GRACE)
     for deed in removed:
         carry_out(cast("Any", host), deed)
     assert host.list(ROOT) == []

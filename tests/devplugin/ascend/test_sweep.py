@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from devplugin.ascend import hostprep, sweep
-from devplugin.ascend.directories import GRACE as DIRECTORY_GRACE
 from devplugin.ascend.idle import GRACE
 from devplugin.ascend.inventory import Inventory
 from devplugin.ascend.settings import Settings
 from devplugin.ascend.vendor import Ascend
+from devplugin.containerdirs import GRACE as DIRECTORY_GRACE
 from devplugin.deeds import DEEDS, Ground, RemoveDir, RunTool, carry_out
 from devplugin.hami import Pod
 from devplugin.vendor import Effect, Turn
