@@ -17,7 +17,6 @@ from devplugin.ascend.poststart import check
 from devplugin.ascend.vendor import Ascend
 from devplugin.hami import Node
 from devplugin.ppu.vendor import Ppu
-from devplugin.settings import GoParser
 from gpusim import Machine, load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -180,15 +179,3 @@ def test_the_readme_lists_every_folder_of_fixtures_with_its_vendor() -> None:
     assert told == {path.name for path in (ROOT / "fixtures").iterdir() if path.is_dir()}
     for program in re.findall(r"`(bin/[\w-]+)", table):
         assert (ROOT / program).exists()
-
-
-def test_the_readmes_table_of_ppu_flags_is_the_parsers() -> None:
-    text = (ROOT / "README.md").read_text()
-    section = text[text.index("### PPU nodes") : text.index("### Ascend nodes")]
-    told: dict[str, str] = {}
-    for names, default in re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", section, re.MULTILINE):
-        told.update(dict.fromkeys(re.findall(r"`(-[\w-]+)`", names), default.strip("`")))
-    parser = GoParser("ppu-device-plugin", "")
-    Ppu().add_flags(parser)
-    known = {f"-{one.dest}": one.default for one in parser._actions if one.dest != "help"}
-    assert told == {name: "empty" if value == "" else f"{value:g}" for name, value in known.items()}

@@ -11,9 +11,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from devplugin.ascend import flags
 from devplugin.ascend.vendor import Ascend
 from devplugin.launch import main
+from devplugin.ppu.vendor import Ppu
 from devplugin.settings import GoParser
 
 README = Path(__file__).resolve().parent.parent / "README.md"
@@ -65,18 +68,26 @@ def test_the_ascend_example_prints_what_the_page_says() -> None:
     assert [key for key in said if f"`{key}`" not in page] == []
 
 
-def test_the_table_of_ascend_flags_is_the_parsers() -> None:
-    parser = GoParser("ascend-device-plugin", "")
-    Ascend().add_flags(parser)
+@pytest.mark.parametrize(
+    ("vendor", "begin", "end"),
+    [(Ascend(), "### Ascend nodes", "## Inside"), (Ppu(), "### PPU nodes", "### Ascend nodes")],
+    ids=["ascend", "ppu"],
+)
+def test_the_table_of_a_vendors_flags_is_the_parsers(vendor: Any, begin: str, end: str) -> None:
+    parser = GoParser("device-plugin", "")
+    vendor.add_flags(parser)
     known = {f"-{action.dest}": action.default for action in parser._actions if action.dest != "help"}
     page = README.read_text()
-    section = page[page.index("### Ascend nodes") : page.index("## Inside")]
+    section = page[page.index(begin) : page.index(end)]
     told = {}
     for names, default in re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", section, re.MULTILINE):
-        told.update(dict.fromkeys(re.findall(r"`(-\w+)`", names), default.strip("`")))
+        told.update(dict.fromkeys(re.findall(r"`(-[\w-]+)`", names), default.strip("`")))
     klog = {f"-{name}" for name, _, _ in flags.KLOG}
-    assert told == {
-        name: "empty" if default == "" else str(default).lower() if default is False else str(default)
-        for name, default in known.items()
-        if name not in klog
-    }
+    assert told == {name: spelled(default) for name, default in known.items() if name not in klog}
+
+
+def spelled(default: object) -> str:
+    """A default as the tables show it."""
+    if isinstance(default, float):
+        return f"{default:g}"
+    return str(default).lower() if isinstance(default, bool) else str(default) or "empty"
