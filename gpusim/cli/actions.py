@@ -128,7 +128,7 @@ def _set(machine: RemoteMachine, args: argparse.Namespace) -> int:
     except OSError as error:
         remedy = _remedy(machine, args.host, gpu, error)
         mode = args.mode if args.mode.isalnum() else repr(args.mode)
-        raise GpusimError(f"{gpu['bdf']}: mode {mode} refused: {_named(error)}; {remedy}") from error
+        raise GpusimError(f"{gpu['bdf']}: mode {mode} refused: {named(error)}; {remedy}") from error
     state = machine.describe()
     now = find_gpu(state, gpu["bdf"])
     nodes = [node["node"] for node in state["kfd"]["gpu_nodes"] if node["gpu"] == gpu["bdf"]]
@@ -142,7 +142,8 @@ def _set(machine: RemoteMachine, args: argparse.Namespace) -> int:
     )
 
 
-def _named(error: OSError) -> str:
+def named(error: OSError) -> str:
+    """An errno for people: ``EBUSY (Device or resource busy)``."""
     return f"{errno.errorcode.get(error.errno or 0, 'error')} ({error.strerror})"
 
 
@@ -206,7 +207,7 @@ def _open(machine: RemoteMachine, args: argparse.Namespace) -> int:
         machine.exit(process)
         if isinstance(error, BrokenPipeError):
             raise
-        raise GpusimError(f"{args.path}: cannot be opened: {_named(error)}") from error
+        raise GpusimError(f"{args.path}: cannot be opened: {named(error)}") from error
     except KeyboardInterrupt:
         # Without this command the process has no owner.
         machine.exit(process)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpusim import hosts
-from gpusim.cli.actions import find_gpu
+from gpusim.cli.actions import find_gpu, named
 from gpusim.errors import GpusimError
 from gpusim.stdout import say
 
@@ -145,6 +145,5 @@ _REMEDIES = {
 
 
 def _refused(what: str, error: OSError) -> GpusimError:
-    name = errno.errorcode.get(error.errno or 0, "error")
     remedy = _REMEDIES.get(error.errno or 0, "the node's kernel gives no other reason")
-    return GpusimError(f"{what}: {name} ({error.strerror}); {remedy}")
+    return GpusimError(f"{what}: {named(error)}; {remedy}")

@@ -7,13 +7,13 @@ none: whoever tries slices by hand lays one, real or a stand-in, where the plugi
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from gpusim import hosts
+from gpusim.cli.actions import named
 from gpusim.errors import GpusimError
 from gpusim.stdout import say
 
@@ -54,8 +54,7 @@ def _run(args: argparse.Namespace) -> int:
             machine.mkdir(args.path.rpartition("/")[0] or "/")
             machine.put(args.path, data, args.mode)
         except OSError as error:
-            name = errno.errorcode.get(error.errno or 0, "error")
-            raise GpusimError(f"{args.path}: cannot be written: {name} ({error.strerror})") from error
+            raise GpusimError(f"{args.path}: cannot be written: {named(error)}") from error
     result = {"path": args.path, "bytes": len(data), "mode": f"{args.mode:04o}"}
     say(json.dumps(result) if args.json else f"{args.path}: {len(data)} bytes, mode {args.mode:04o}")
     return 0
