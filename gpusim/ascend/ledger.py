@@ -88,7 +88,7 @@ class Ledger:
         self._device = 0
         self._reset()
         with self._map:
-            self._map.users.add(self)
+            self._map.join(self)
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str], devices: int, *, alive: Alive = alive) -> Ledger:
@@ -142,7 +142,7 @@ class Ledger:
         with self._map as file:
             words = file.words
             self._repair()
-            if not file.linked:
+            if not file.intact:
                 raise RefusedError(f"{self.path}: it was deleted; what others use cannot be known")
             self._sweep()
             if not self._owns():
@@ -217,7 +217,7 @@ class Ledger:
         """`exit`, and forget the file. It stays."""
         self.exit()
         with self._map:
-            self._map.users.discard(self)
+            self._map.leave(self)
         self._map.close()
 
     @contextlib.contextmanager

@@ -15,7 +15,7 @@ import pytest
 
 from gpusim.ascend.ledger import Ledger
 from gpusim.ascend.ledgerview import read_file
-from gpusim.ascend.mapping import _open
+from gpusim.ascend.mapping import FILES
 from gpusim.ascend.runtime import RefusedError
 from gpusim.ascend.shm import MIB, V141
 
@@ -251,10 +251,10 @@ def test_the_last_user_closes_the_file(path: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     one, other = Ledger(path, LIMITS), Ledger(path, pid=7, alive=lambda *_: True)
     one.close()
-    assert [each.path for each in _open.values()].count(path) == 1
+    assert FILES.paths.count(path) == 1
     allocate(other, MIB, "a")
     other.close()
-    assert [each.path for each in _open.values()].count(path) == 0
+    assert FILES.paths.count(path) == 0
     assert len(os.listdir("/proc/self/fd")) == before
     assert read_file(path).total == 0
 
