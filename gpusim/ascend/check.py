@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 
+from gpusim import programs
 from gpusim.ascend.chips import CHIPS, Chip
 from gpusim.ascend.health import WORDS
 from gpusim.ascend.npu import PER_CHIP, NpuError, Npus, placed
 from gpusim.spec import NodeSpec, NpuSpec, SpecError
 
 _UUID = re.compile(r"[0-9A-F]{8}(-[0-9A-F]{8}){4}")
-_VERSION = re.compile(r"[0-9]+(\.[0-9A-Za-z]+)+")
 _MOST_PHY = 63
 
 
@@ -23,13 +23,7 @@ def check_npus(spec: NodeSpec) -> None:
     Raises:
         SpecError: the first impossible value.
     """
-    if not _VERSION.fullmatch(spec.npu_driver):
-        raise SpecError("npu_driver", f"{spec.npu_driver!r} is no version such as 25.5.1")
-    if not 0 <= spec.npu_smi_status <= 255:
-        raise SpecError("npu_smi_status", f"an exit status is 0 to 255, not {spec.npu_smi_status}")
-    for index, path in enumerate(spec.npu_smi):
-        if not path.startswith("/usr/") or not path.endswith("/npu-smi") or "//" in path or "/." in path:
-            raise SpecError(f"npu_smi[{index}]", f"{path!r} is no path of npu-smi below /usr")
+    programs.check("npu", spec.npu_driver, spec.npu_smi_status, spec.npu_smi)
     for index, npu in enumerate(spec.npus):
         if npu.chip not in CHIPS:
             raise SpecError(f"npus[{index}].chip", f"{npu.chip!r} is none of {', '.join(CHIPS)}")

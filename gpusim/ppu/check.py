@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from gpusim import programs
 from gpusim.ppu.health import WORDS
 from gpusim.ppu.ppu import FIELDS, MINOR, minors, uuids
 from gpusim.ppu.products import MOST_PER_NODE, PRODUCTS
 from gpusim.spec import NodeSpec, PpuSpec, SpecError
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_VERSION = re.compile(r"[0-9]+(\.[0-9A-Za-z]+)+")
 _MOST_MINOR = 255
 
 
@@ -24,15 +24,9 @@ def check_ppus(spec: NodeSpec) -> None:
     Raises:
         SpecError: the first impossible value.
     """
-    if not _VERSION.fullmatch(spec.ppu_driver):
-        raise SpecError("ppu_driver", f"{spec.ppu_driver!r} is no version such as 1.4.0")
-    if not 0 <= spec.ppu_smi_status <= 255:
-        raise SpecError("ppu_smi_status", f"an exit status is 0 to 255, not {spec.ppu_smi_status}")
+    programs.check("ppu", spec.ppu_driver, spec.ppu_smi_status, spec.ppu_smi)
     if spec.ppu_sdk not in ("lib64", "lib"):
         raise SpecError("ppu_sdk", f"{spec.ppu_sdk!r} is neither lib64 nor lib")
-    for index, path in enumerate(spec.ppu_smi):
-        if not path.startswith("/usr/") or not path.endswith("/ppu-smi") or "//" in path or "/." in path:
-            raise SpecError(f"ppu_smi[{index}]", f"{path!r} is no path of ppu-smi below /usr")
     if len(spec.ppus) > MOST_PER_NODE:
         raise SpecError("ppus", f"a node has at most {MOST_PER_NODE} PPUs, not {len(spec.ppus)}")
     for index, ppu in enumerate(spec.ppus):
