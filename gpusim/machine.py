@@ -120,7 +120,7 @@ class Machine(PpuActions):
             status: 0 too is possible (decision 42); it is also that of every refusal from now on.
 
         Raises:
-            GpusimError: the node has no NPUs; no such form.
+            GpusimError: the node has no NPUs; no such form or status.
         """
         self.npus.fail(form, output, status)
 

@@ -1,4 +1,4 @@
-"""A vendor's program on a node: what a fixture may say of it, and where it is found when it is run."""
+"""A vendor's program on a node: what a fixture may say of it, how it fails, and where it is found."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import errno
 import os
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
+from gpusim.errors import GpusimError
 from gpusim.nodes import Kind
 from gpusim.spec import SpecError
 from gpusim.tree import Tree
+from gpusim.view import Completed
 
 PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 """Where a program without a slash in its name is looked for."""
@@ -38,6 +41,45 @@ def check(vendor: str, version: str, status: int, places: Sequence[str]) -> None
     for index, path in enumerate(places):
         if not path.startswith("/usr/") or not path.endswith(f"/{tool}") or "//" in path or "/." in path:
             raise SpecError(f"{vendor}_smi[{index}]", f"{path!r} is no path of {tool} below /usr")
+
+
+class Breakable:
+    """The vendor's devices of a node, whose tool can be made to fail in any of its forms.
+
+    Attributes:
+        tool: its name.
+        forms: what it can be asked for.
+        refusal: what is raised.
+        exit_status: what it ends with when it refuses or fails.
+        broken: form (``""``: every form without a failure of its own) → what it prints instead of working.
+    """
+
+    tool: ClassVar[str]
+    forms: ClassVar[tuple[str, ...]]
+    refusal: ClassVar[type[GpusimError]]
+    exit_status: int
+    broken: dict[str, str]
+
+    def fail(self, form: str, output: str | None, status: int) -> None:
+        """Let a form of the tool print `output` and end with `status`; None: let it work again.
+
+        Raises:
+            GpusimError: `refusal`: there is no such form; no exit status.
+        """
+        if form and form not in self.forms:
+            raise self.refusal(f"{self.tool} has no form {form!r}; it has {', '.join(self.forms)}")
+        if not 0 <= status <= 255:
+            raise self.refusal(f"an exit status of {self.tool} is 0 to 255, not {status}")
+        self.exit_status = status
+        if output is None:
+            self.broken.pop(form, None)
+        else:
+            self.broken[form] = output
+
+    def failure(self, form: str) -> Completed | None:
+        """How a form fails; None: it works."""
+        output = self.broken.get(form, self.broken.get(""))
+        return None if output is None else Completed(self.exit_status, output.encode(), b"")
 
 
 def find(tree: Tree, program: str, name: str) -> None:

@@ -47,9 +47,8 @@ class Inside:
         """
         if argv[0].rpartition("/")[2] != "npu-smi":
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
-        broken = self.npus.broken.get("info", self.npus.broken.get(""))
-        if broken is not None:
-            return Completed(self.npus.exit_status, broken.encode(), b"")
+        if (failure := self.npus.failure("info")) is not None:
+            return failure
         if list(argv[1:]) != ["info"]:
             text = "This operation is not supported in a container.\n"
             return Completed(self.npus.exit_status, text.encode(), b"")

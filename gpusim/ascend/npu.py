@@ -13,6 +13,7 @@ from random import Random
 from gpusim.ascend.chips import CHIPS, Chip, Template
 from gpusim.ascend.health import WORDS, Health
 from gpusim.errors import GpusimError
+from gpusim.programs import Breakable
 from gpusim.spec import NodeSpec
 
 FIRST_VNPU = 100
@@ -104,7 +105,7 @@ class Npu:
         return range(first, first + PER_CHIP)
 
 
-class Npus:
+class Npus(Breakable):
     """Every NPU of a node, in the order of their logic ids.
 
     Args:
@@ -117,6 +118,8 @@ class Npus:
             what it prints instead of working.
         changed: called when vNPUs came or went.
     """
+
+    tool, forms, refusal = "npu-smi", FORMS, NpuError
 
     def __init__(self, spec: NodeSpec) -> None:
         self.version = spec.npu_driver
@@ -177,20 +180,6 @@ class Npus:
             raise NpuError(f"{health!r} is none of {', '.join(WORDS)}")
         npu = self.phy(phy)
         npu.health, npu.error_codes = Health(health), tuple(codes)
-
-    def fail(self, form: str, output: str | None, status: int = 1) -> None:
-        """Let a form of npu-smi print `output` and end with `status`; None: let it work again.
-
-        Raises:
-            NpuError: npu-smi has no such form.
-        """
-        if form and form not in FORMS:
-            raise NpuError(f"npu-smi has no form {form!r}; it has {', '.join(FORMS)}")
-        self.exit_status = status
-        if output is None:
-            self.broken.pop(form, None)
-        else:
-            self.broken[form] = output
 
     # vNPUs
 

@@ -67,9 +67,8 @@ def run(npus: Npus, arguments: Sequence[str], stdin: bytes = b"") -> Completed:
     form = ""
     try:
         form, options = _parsed(arguments)
-        broken = npus.broken.get(form, npus.broken.get(""))
-        if broken is not None:
-            return Completed(npus.exit_status, broken.encode(), b"")
+        if (failure := npus.failure(form)) is not None:
+            return failure
         return Completed(0, _FORMS[form](_Call(npus, options, stdin)).encode(), b"")
     except NpuError as error:
         text = pairs(("Status", "Fail"), ("Message", error)) if form.startswith("set") else f"{error}\n"

@@ -14,6 +14,7 @@ from random import Random
 from gpusim.errors import GpusimError
 from gpusim.ppu.health import WORDS, Health
 from gpusim.ppu.products import PRODUCTS, Product
+from gpusim.programs import Breakable
 from gpusim.spec import NodeSpec
 
 FORMS = ("table", "-L", "-q", "--query-ppu")
@@ -74,7 +75,7 @@ class Ppu:
         return field not in self.unknown and not (self.health is Health.HUNG and field in MEASURED)
 
 
-class Ppus:
+class Ppus(Breakable):
     """Every PPU of a node, in the order of the bus.
 
     Args:
@@ -87,6 +88,8 @@ class Ppus:
         broken: form of `FORMS` (``""``: every form) → what it prints instead of working.
         changed: called when PPUs or the driver came or went.
     """
+
+    tool, forms, refusal = "ppu-smi", FORMS, PpuError
 
     def __init__(self, spec: NodeSpec) -> None:
         self.version = spec.ppu_driver
@@ -192,22 +195,6 @@ class Ppus:
             raise PpuError(f"the PPU driver is {'loaded' if loaded else 'not loaded'} already")
         self.loaded = loaded
         self.changed()
-
-    def fail(self, form: str, output: str | None, status: int = 0) -> None:
-        """Let a form of ppu-smi print `output` and end with `status`; None: let it work again.
-
-        Raises:
-            PpuError: ppu-smi has no such form; no exit status.
-        """
-        if form and form not in FORMS:
-            raise PpuError(f"ppu-smi has no form {form!r}; it has {', '.join(FORMS)}")
-        if not 0 <= status <= 255:
-            raise PpuError(f"an exit status of ppu-smi is 0 to 255, not {status}")
-        self.exit_status = status
-        if output is None:
-            self.broken.pop(form, None)
-        else:
-            self.broken[form] = output
 
     def copy(self) -> Ppus:
         """The same PPUs in the same state, independent; nobody is told of its changes yet."""

@@ -45,9 +45,8 @@ def run(ppus: Ppus, arguments: Sequence[str], devices: Sequence[Ppu] | None = No
     """
     try:
         call = _parsed(arguments)
-        broken = ppus.broken.get(call.form, ppus.broken.get(""))
-        if broken is not None:
-            return Completed(ppus.exit_status, broken.encode(), b"")
+        if (failure := ppus.failure(call.form)) is not None:
+            return failure
         if not ppus.loaded:
             raise _RefusedError(NOT_LOADED)
         seen = ppus.listed if devices is None else devices

@@ -287,6 +287,8 @@ def test_a_served_machine_can_be_made_ill_and_npu_smi_made_to_fail(tmp_path: Pat
                 refused()
         with pytest.raises(GpusimError, match="no form"):
             remote.npu_smi_fails("info -x", "")
+        with pytest.raises(GpusimError, match="0 to 255"):
+            remote.npu_smi_fails("info", "", 256)
         remote.disconnect()
 
 
