@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Sequence
 
-from gpusim import programs
+from gpusim import hostfs, programs
 from gpusim.ascend import npufs, smi
 from gpusim.ascend.check import check_npus
 from gpusim.ascend.describe import describe
@@ -37,7 +37,7 @@ class Board:
         check_npus(spec)
         self.npus = Npus(spec)
         self.majors = npufs.majors(kfd, dynamic)
-        npufs.install(kept, spec.npu_driver, spec.npu_smi)
+        hostfs.lay(kept, npufs.files(spec.npu_driver, spec.npu_smi))
 
     def copy(self) -> Board:
         """An independent one in the same state."""

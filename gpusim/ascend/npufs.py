@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpusim import hostfs
 from gpusim.ascend.npu import Npus
-from gpusim.nodes import CharDev, Node
+from gpusim.nodes import CharDev
 
 DRIVERS = ("davinci", "davinci_manager", "devmm_svm", "hisi_hdc", "vdavinci")
 """Names in /proc/devices, one major each (ours)."""
@@ -50,8 +49,3 @@ def files(version: str, places: Sequence[str]) -> dict[str, tuple[str, int]]:
     }
     programs = dict.fromkeys(places, ("simulated\n", 0o755))
     return {**{path: (text, 0o644) for path, text in texts.items()}, **programs}
-
-
-def install(root: dict[str, Node], version: str, places: Sequence[str]) -> None:
-    """Put the installer's files below the ordinary directories of a fresh node."""
-    hostfs.lay(root, files(version, places))

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from gpusim.cluster.scheduler_vendors import INT32, SOFT
 from gpusim.errors import GpusimError
 
-_INT32 = 1 << 31
-_MODE = "hami-core"
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 """Words of Go's ``ParseBool``."""
@@ -34,7 +33,7 @@ class Entry:
     numa: int
     healthy: bool
     index: int = 0
-    mode: str = _MODE
+    mode: str = SOFT
 
     def json(self) -> dict[str, Any]:
         """As the newer form has it."""
@@ -84,15 +83,15 @@ def _entry(segment: str) -> Entry:
     index = _int32("index", fields[7]) if len(fields) == 9 else 0
     if index < 0:
         raise LegacyError(f"index field must not be negative: {index}")
-    mode = fields[8] if len(fields) == 9 else _MODE
+    mode = fields[8] if len(fields) == 9 else SOFT
     return Entry(fields[0], count, memory, cores, fields[4], numa, fields[6] in _TRUE, index, mode)
 
 
 def _int32(what: str, text: str) -> int:
     try:
-        value = int(text) if text.isascii() and text.strip() == text and "_" not in text else _INT32
+        value = int(text) if text.isascii() and text.strip() == text and "_" not in text else INT32
     except ValueError:
-        value = _INT32
-    if not -_INT32 <= value < _INT32:
+        value = INT32
+    if not -INT32 <= value < INT32:
         raise LegacyError(f"invalid {what} field: {text!r}")
     return value

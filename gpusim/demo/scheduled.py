@@ -49,14 +49,12 @@ class Scene:
         words = ["--apiserver", self.api.url, "--device-config", str(self.file), "--register-seconds", "1"]
         self.stage.start("scheduler", "gpusim", "scheduler", *words)
 
-    def plugin(
-        self, program: str, *flags: str, mode: str, env: Mapping[str, str] | None = None
-    ) -> list[dict[str, Any]]:
+    def plugin(self, program: str, *flags: str, mode: str) -> list[dict[str, Any]]:
         """(Re)start the plugin, wait until scheduler and kubelet see its devices; show and return them."""
         scratch = self.stage.scratch
-        given = {"NODE_NAME": NODE, "KUBECONFIG": str(scratch / "kubeconfig"), **(env or {})}
+        env = {"NODE_NAME": NODE, "KUBECONFIG": str(scratch / "kubeconfig")}
         sockets = ["-simulate", f"unix:{scratch}/node.sock", "-kubelet_dir", f"{scratch}/kubelet"]
-        self.stage.start("plugin", program, *flags, *sockets, env=given)
+        self.stage.start("plugin", program, *flags, *sockets, env=env)
 
         def ready() -> list[dict[str, Any]] | None:
             devices = registered(self.api, self.register)
