@@ -27,7 +27,7 @@ from gpusim.cgroupfs import CgroupFs
 from gpusim.dmem import Copies, Dmem
 from gpusim.errors import GpusimError
 from gpusim.kernel import Behaviour, behaviour
-from gpusim.ppuactions import PPU_SMI, PpuActions
+from gpusim.ppuactions import PpuActions
 from gpusim.process import DeviceRules, Processes
 from gpusim.spec import NodeSpec
 from gpusim.tree import Caller, CharDev, Dir, Node, Tree
@@ -171,7 +171,7 @@ class Machine(PpuActions):
         Raises:
             OSError: ENOENT, no such program; EACCES, not executable.
         """
-        if self._ppu_board is not None and argv[0].rpartition("/")[2] == PPU_SMI:
+        if self._ppu_board is not None and argv[0].rpartition("/")[2] == self._ppu_board.ppus.tool:
             return self._ppu_board.run(self.tree, argv)
         if self._board is None:
             return super().run(argv, timeout=timeout, stdin=stdin)

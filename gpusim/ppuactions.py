@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gpusim.ppu.board import PpuBoard
     from gpusim.ppu.ppu import Ppus
 
-PPU_SMI = "ppu-smi"
-
 
 class PpuActions(Hardware):
     """A node's PPUs; `Machine` fills in the state."""

@@ -83,5 +83,5 @@ class Board:
         Raises:
             OSError: ENOENT, no such program; EACCES, not executable.
         """
-        programs.find(tree, argv[0], "npu-smi")
+        programs.find(tree, argv[0], self.npus.tool)
         return smi.run(self.npus, argv[1:], stdin)

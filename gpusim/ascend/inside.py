@@ -45,7 +45,7 @@ class Inside:
         Raises:
             OSError: ENOENT, another program.
         """
-        if argv[0].rpartition("/")[2] != "npu-smi":
+        if argv[0].rpartition("/")[2] != self.npus.tool:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
         if (failure := self.npus.failure("info")) is not None:
             return failure

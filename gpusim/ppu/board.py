@@ -20,8 +20,6 @@ from gpusim.spec import NodeSpec
 from gpusim.tree import Tree
 from gpusim.view import Completed
 
-PROGRAM = "ppu-smi"
-
 
 class PpuBoard:
     """A node's PPUs.
@@ -92,5 +90,5 @@ class PpuBoard:
         Raises:
             OSError: ENOENT, no such program; EACCES, not executable.
         """
-        programs.find(tree, argv[0], PROGRAM)
+        programs.find(tree, argv[0], self.ppus.tool)
         return smi.run(self.ppus, argv[1:])

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpusim.ppu import smi
-from gpusim.ppu.board import PROGRAM
 from gpusim.ppu.ppu import Ppu, PpuError, Ppus
 from gpusim.ppu.ppufs import COMMON, STEM
 from gpusim.view import Completed
@@ -44,7 +43,7 @@ class PpuInside:
         Raises:
             OSError: ENOENT, another program.
         """
-        if argv[0].rpartition("/")[2] != PROGRAM:
+        if argv[0].rpartition("/")[2] != self.ppus.tool:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
         return smi.run(self.ppus, argv[1:], self.devices)
 
