@@ -20,13 +20,13 @@ from devplugin.explain import Choice
 from devplugin.hami import Claim, Node, Pod, Vocabulary
 from devplugin.host import Host
 from devplugin.metered import Measured, Series, Watched
+from devplugin.plain import Plain
 from devplugin.preflight import Check
 from devplugin.vendor import (
     Allocation,
     Caps,
     CdiSpec,
     Effect,
-    Exports,
     FactRequest,
     HealthSource,
     NodePatch,
@@ -35,7 +35,6 @@ from devplugin.vendor import (
     Prepared,
     Reports,
     SettingsInput,
-    Turn,
 )
 
 VOCABULARY = Vocabulary(
@@ -46,7 +45,7 @@ VOCABULARY = Vocabulary(
 """It has no handshake (ascend_ppu_hami.md D.1)."""
 
 
-class Amd:
+class Amd(Plain[Inventory, Settings]):
     """The AMD vendor. Holds nothing."""
 
     name = "amd"
@@ -102,23 +101,6 @@ class Amd:
     def prepare(self, host: Host, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Prepared:
         """Switch idle GPUs to the compute partition asked for."""
         return partition.switch(host, inventory, settings, pods)
-
-    def sweeps(self, settings: Settings) -> float | None:
-        """Nothing of AMD's is left over on a node when a pod ends."""
-        del settings
-        return None
-
-    def sweep(
-        self, host: Host, inventory: Inventory, settings: Settings, turn: Turn
-    ) -> tuple[tuple[Effect, ...], None]:
-        """No work."""
-        del host, inventory, settings, turn
-        return (), None
-
-    def exports(self, settings: Settings) -> Exports[Inventory] | None:
-        """The monitor is a program of its own."""
-        del settings
-        return None
 
     def health_source(self, settings: Settings) -> HealthSource | None:
         """AMD's metrics exporter, while health is looked at."""

@@ -20,26 +20,22 @@ from devplugin.deeds import Ground
 from devplugin.explain import Choice
 from devplugin.hami import Claim, Node, Pod, Vocabulary
 from devplugin.host import Host
+from devplugin.plain import Plain
 from devplugin.preflight import Check
 from devplugin.vendor import (
     Allocation,
-    Caps,
-    CdiSpec,
     Effect,
     Exports,
     FactRequest,
-    HealthSource,
     NodePatch,
     Offer,
-    PreferenceQuery,
     Prepared,
-    Reports,
     SettingsInput,
     Turn,
 )
 
 
-class Ascend:
+class Ascend(Plain[Inventory, Settings]):
     """The Ascend vendor. Holds nothing."""
 
     name = "ascend"
@@ -78,11 +74,6 @@ class Ascend:
         """Chips as discovery read them."""
         return details(inventory, settings)
 
-    def cdi(self, inventory: Inventory, settings: Settings) -> CdiSpec | None:
-        """None: the vendor's container runtime makes the devices (A.4)."""
-        del inventory, settings
-        return None
-
     def prepares(self, inventory: Inventory, settings: Settings) -> bool:
         """In soft mode: directories, runtime library, device-share."""
         return hostprep.prepares(inventory, settings)
@@ -113,26 +104,9 @@ class Ascend:
             lambda host, inventory, pods: metrics.samples(host, inventory, settings, pods),
         )
 
-    def health_source(self, settings: Settings) -> HealthSource | None:
-        """No service beside us knows more than npu-smi."""
-        del settings
-        return None
-
-    def health(self, host: Host, inventory: Inventory, settings: Settings, reports: Reports) -> Inventory:
-        """As it is: the look before this one asked npu-smi for every chip's health."""
-        del host, settings, reports
-        return inventory
-
     def registration(self, inventory: Inventory, settings: Settings, now: float) -> NodePatch:
         """Cards, handshake and mode, in one patch."""
         return node_patch(inventory, settings, now)
-
-    def replacing(
-        self, inventory: Inventory, settings: Settings, registered: str, pods: Sequence[Pod]
-    ) -> tuple[Effect, ...]:
-        """Nothing: a card's id never means another one."""
-        del inventory, settings, registered, pods
-        return ()
 
     def events(
         self, inventory: Inventory, settings: Settings, seen: Seen | None
@@ -144,11 +118,6 @@ class Ascend:
     def offers(self, inventory: Inventory, settings: Settings) -> Mapping[str, Offer]:
         """kubelet's list."""
         return offers(inventory, settings)
-
-    def prefer(self, inventory: Inventory, settings: Settings, query: PreferenceQuery) -> tuple[str, ...]:
-        """No preference is announced (A.1); kubelet's ids say nothing here."""
-        del inventory, settings, query
-        raise ValueError("not supported")
 
     def needs(self, inventory: Inventory, settings: Settings, claim: Claim) -> tuple[FactRequest, ...]:
         """Facts to gather before `allocate`."""
@@ -164,11 +133,6 @@ class Ascend:
     ) -> Allocation:
         """One container's edits; raises Refused."""
         return allocation.allocate(inventory, settings, claim, pods, facts)
-
-    def caps(self, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Caps:
-        """None: no kernel controller knows NPU memory."""
-        del inventory, settings, pods
-        return Caps()
 
     def checks(self, host: Host, inventory: Inventory, settings: Settings) -> tuple[Check, ...]:
         """npu-smi, device nodes, runtime library."""

@@ -11,6 +11,7 @@ from devplugin.explain import Choice
 from devplugin.hami import Claim, Node, Pod, Vocabulary
 from devplugin.healthevents import Seen
 from devplugin.host import Host
+from devplugin.plain import Plain
 from devplugin.ppu import allocation, events, flags, hostprep, ready, sweep
 from devplugin.ppu import health as looking
 from devplugin.ppu.discovery import discover
@@ -24,15 +25,10 @@ from devplugin.ppu.words import DOMAIN, VOCABULARY
 from devplugin.preflight import Check
 from devplugin.vendor import (
     Allocation,
-    Caps,
-    CdiSpec,
     Effect,
-    Exports,
     FactRequest,
-    HealthSource,
     NodePatch,
     Offer,
-    PreferenceQuery,
     Prepared,
     Reports,
     SettingsInput,
@@ -40,7 +36,7 @@ from devplugin.vendor import (
 )
 
 
-class Ppu:
+class Ppu(Plain[Inventory, Settings]):
     """The PPU vendor. Holds nothing."""
 
     name = "ppu"
@@ -80,11 +76,6 @@ class Ppu:
         """Cards as discovery read them."""
         return details(inventory, settings)
 
-    def cdi(self, inventory: Inventory, settings: Settings) -> CdiSpec | None:
-        """None: containers get device nodes."""
-        del inventory, settings
-        return None
-
     def prepares(self, inventory: Inventory, settings: Settings) -> bool:
         """When the image brings PPU-HAMi-core."""
         del settings
@@ -108,16 +99,6 @@ class Ppu:
         del inventory, settings
         return sweep.sweep(host, turn)
 
-    def exports(self, settings: Settings) -> Exports[Inventory] | None:
-        """Nothing: `vgpu-monitor -vendor=ppu` is a program of its own."""
-        del settings
-        return None
-
-    def health_source(self, settings: Settings) -> HealthSource | None:
-        """No service beside us knows more than ppu-smi."""
-        del settings
-        return None
-
     def health(self, host: Host, inventory: Inventory, settings: Settings, reports: Reports) -> Inventory:
         """After trying every device node."""
         del settings, reports
@@ -126,13 +107,6 @@ class Ppu:
     def registration(self, inventory: Inventory, settings: Settings, now: float) -> NodePatch:
         """Cards and handshake, in one patch."""
         return node_patch(inventory, settings, now)
-
-    def replacing(
-        self, inventory: Inventory, settings: Settings, registered: str, pods: Sequence[Pod]
-    ) -> tuple[Effect, ...]:
-        """Nothing: a card's id never means another one."""
-        del inventory, settings, registered, pods
-        return ()
 
     def events(
         self, inventory: Inventory, settings: Settings, seen: Seen | None
@@ -144,11 +118,6 @@ class Ppu:
     def offers(self, inventory: Inventory, settings: Settings) -> Mapping[str, Offer]:
         """kubelet's list."""
         return offers(inventory, settings)
-
-    def prefer(self, inventory: Inventory, settings: Settings, query: PreferenceQuery) -> tuple[str, ...]:
-        """No preference is announced; kubelet's ids say nothing here."""
-        del inventory, settings, query
-        raise ValueError("not supported")
 
     def needs(self, inventory: Inventory, settings: Settings, claim: Claim) -> tuple[FactRequest, ...]:
         """Facts to gather before `allocate`."""
@@ -166,11 +135,6 @@ class Ppu:
         """One container's edits; raises Refused."""
         del settings, pods
         return allocation.allocate(inventory, claim, facts)
-
-    def caps(self, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Caps:
-        """None: no kernel controller knows PPU memory."""
-        del inventory, settings, pods
-        return Caps()
 
     def checks(self, host: Host, inventory: Inventory, settings: Settings) -> tuple[Check, ...]:
         """ppu-smi, device nodes, runtime library."""

@@ -26,6 +26,12 @@ BETWEEN = (
     "kube.py",
     "kubejson.py",
     "vendor.py",
+    "plain.py",
+    "deeds.py",
+    "errands.py",
+    "explain.py",
+    "preflight.py",
+    "rights.py",
     "host.py",
 )
 WORDS = re.compile(

@@ -17,28 +17,22 @@ from typing import Any
 from devplugin.explain import Choice
 from devplugin.hami import Claim, Node, Pod, Vocabulary
 from devplugin.host import Host
+from devplugin.plain import Plain
 from devplugin.preflight import Check, good
 from devplugin.settings import SettingsError, add_flag, go_int
 from devplugin.vendor import (
     Allocation,
-    Caps,
-    CdiSpec,
     ContainerEdits,
     DeviceNode,
     Effect,
-    Exports,
     FactRequest,
-    HealthSource,
     NodeEvent,
     NodePatch,
     Offer,
     OfferedDevice,
     PreferenceQuery,
-    Prepared,
     Refused,
-    Reports,
     SettingsInput,
-    Turn,
 )
 
 RESOURCE = "toy.io/thing"
@@ -71,7 +65,7 @@ class Settings:
     slots: int = 4
 
 
-class Toy:
+class Toy(Plain[Inventory, Settings]):
     """`devplugin.vendor.Vendor` over the things."""
 
     name = "toy"
@@ -116,42 +110,11 @@ class Toy:
     def notices(self, inventory: Inventory, settings: Settings) -> tuple[str, ...]:
         return tuple(f"{name}: unreadable thing" for name in inventory.skipped)
 
-    def prepares(self, inventory: Inventory, settings: Settings) -> bool:
-        return False
-
-    def prepare(self, host: Host, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Prepared:
-        return Prepared()
-
-    def sweeps(self, settings: Settings) -> float | None:
-        return None
-
-    def sweep(
-        self, host: Host, inventory: Inventory, settings: Settings, turn: Turn
-    ) -> tuple[tuple[Effect, ...], Any]:
-        return (), turn.memory
-
-    def exports(self, settings: Settings) -> Exports[Inventory] | None:
-        return None
-
-    def health_source(self, settings: Settings) -> HealthSource | None:
-        return None
-
-    def health(self, host: Host, inventory: Inventory, settings: Settings, reports: Reports) -> Inventory:
-        return inventory
-
-    def replacing(
-        self, inventory: Inventory, settings: Settings, registered: str, pods: Sequence[Pod]
-    ) -> tuple[Effect, ...]:
-        return ()
-
     def events(self, inventory: Inventory, settings: Settings, seen: Any) -> tuple[tuple[Effect, ...], Any]:
         return (), ()
 
     def details(self, inventory: Inventory, settings: Settings) -> tuple[str, ...]:
         return tuple(f"thing {thing.name}" for thing in inventory.things)
-
-    def cdi(self, inventory: Inventory, settings: Settings) -> CdiSpec | None:
-        return None
 
     def registration(self, inventory: Inventory, settings: Settings, now: float) -> NodePatch:
         value = json.dumps([{"id": thing.name, "health": thing.healthy} for thing in inventory.things])
@@ -214,9 +177,6 @@ class Toy:
             after=(NodeEvent("Normal", "ThingsGiven", f"to {claim.pod}"),),
             notes=(f"pod {claim.pod} got slot {claim.slot}",),
         )
-
-    def caps(self, inventory: Inventory, settings: Settings, pods: Sequence[Pod]) -> Caps:
-        return Caps()
 
     @property
     def domain(self) -> str:
