@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any, cast
@@ -17,10 +15,10 @@ from devplugin.ascend.offer import offers
 from devplugin.ascend.vendor import Ascend
 from devplugin.kubelet.service import Board, Service
 from gpusim.machine import Machine
-from gpusim.serve import Server
 
 from ..asked import Asked
 from ..daemon.rig import NODE, Plugin, Rig, until
+from ..daemon.simulated import SimulatedRig
 from .nodes import CONFIG, chosen, look, node, some
 
 pytestmark = pytest.mark.daemon
@@ -29,30 +27,17 @@ RESOURCE = "huawei.com/Ascend910B4"
 REGISTER = "hami.io/node-register-Ascend910B4"
 HANDSHAKE = "hami.io/node-handshake-Ascend910B4"
 DOWN = "dcmi module initialize failed. ret is -8005\n"
-PROGRAM = "import sys; from devplugin.launch import ascend_device_plugin; sys.exit(ascend_device_plugin())"
 
 
-class AscendRig(Rig):
+class AscendRig(SimulatedRig):
     """A cluster of one Ascend node."""
 
-    machine: Machine
-
-    def serve(self, machine: Machine) -> Machine:
-        self.machine = machine
-        socket = str(self.path / "node.sock")
-        self.server_of_node = Server(machine, socket)
-        self.server_of_node.start()
-        self.command = (sys.executable, "-c", PROGRAM, "-simulate", f"unix:{socket}")
-        return machine
+    program, register = "ascend_device_plugin", REGISTER
 
     def begin(self, *flags: str, node_config: str = "nodes: []", **env: str) -> Plugin:
         (self.path / "node-config.yaml").write_text(node_config)
         words = ["--config_file", str(CONFIG), "--node_config_file", str(self.path / "node-config.yaml")]
         return self.start(*words, "--v=4", *flags, env=env)
-
-    def registered(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.node_annotation(REGISTER) or "[]")
-        return found
 
     def lists(self) -> list[tuple[int, int]]:
         """(devices, healthy ones) of every list kubelet got."""
@@ -67,8 +52,6 @@ class AscendRig(Rig):
 def rig() -> Iterator[AscendRig]:
     with AscendRig() as made:
         yield made
-        if hasattr(made, "server_of_node"):
-            made.server_of_node.stop()
 
 
 def listed(rig: Rig, healthy: int, capacity: int | None = None) -> bool:
@@ -124,6 +107,7 @@ def test_p26_cards_that_come_later_are_offered_too(rig: AscendRig) -> None:
     rig.kubelet.start()
     rig.begin("-pulse=1")
     assert listed(rig, 8)
+    assert rig.server_of_node is not None
     with rig.server_of_node.lock:
         machine.rewind(some(4))
     assert listed(rig, 16)

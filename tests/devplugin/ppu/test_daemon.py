@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from devplugin.launch import ppu_device_plugin
-from gpusim.machine import Machine
-from gpusim.serve import Server
 
-from ..daemon.rig import NODE, Plugin, Rig, until
+from ..daemon.rig import NODE, Plugin, until
+from ..daemon.simulated import SimulatedRig
 from .nodes import install, node, some
 
 pytestmark = pytest.mark.daemon
@@ -25,32 +21,18 @@ pytestmark = pytest.mark.daemon
 RESOURCE = "alibaba.com/ppu"
 REGISTER = "hami.io/node-register-ppu"
 HANDSHAKE = "hami.io/node-handshake-ppu"
-PROGRAM = "import sys; from devplugin.launch import ppu_device_plugin; sys.exit(ppu_device_plugin())"
 CONFIG = "alibaba: {resourceCountName: alibaba.com/ppu, deviceSplitCount: 2, deviceMemoryScaling: 1}\n"
 
 
-class PpuRig(Rig):
+class PpuRig(SimulatedRig):
     """A cluster of one PPU node."""
 
-    machine: Machine
-    server_of_node: Server | None = None
-
-    def serve(self, machine: Machine) -> Machine:
-        self.machine = machine
-        socket = str(self.path / "node.sock")
-        self.server_of_node = Server(machine, socket)
-        self.server_of_node.start()
-        self.command = (sys.executable, "-c", PROGRAM, "-simulate", f"unix:{socket}")
-        return machine
+    program, register = "ppu_device_plugin", REGISTER
 
     def begin(self, *flags: str, config: str = CONFIG, **env: str) -> Plugin:
         path = self.path / "device-config.yaml"
         path.write_text(config)
         return self.start(f"--config-file={path}", f"--node-name={NODE}", *flags, env=env)
-
-    def registered(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.node_annotation(REGISTER) or "[]")
-        return found
 
     def listed(self, healthy: int, capacity: int | None = None) -> bool:
         wanted = (healthy, healthy if capacity is None else capacity)
@@ -61,8 +43,6 @@ class PpuRig(Rig):
 def rig() -> Iterator[PpuRig]:
     with PpuRig() as made:
         yield made
-        if made.server_of_node is not None:
-            made.server_of_node.stop()
 
 
 def test_the_charts_command_line_registers_and_offers(rig: PpuRig) -> None:
