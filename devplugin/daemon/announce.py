@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic
 
 from devplugin.daemon.hands import Hands
+from devplugin.daemon.logs import told
 from devplugin.hami import Node
 from devplugin.kube import Api, KubeError, Unavailable
 from devplugin.vendor import Effect, Inv, NodeEvent, S, Vendor
@@ -114,7 +115,7 @@ class Announcer(Generic[Inv, S]):
             try:
                 await self._api.patch_node_capacity(self._node.name, capacity)
             except KubeError as error:
-                self._capacity_said = _told(self._capacity_said, f"capacity not published: {error}")
+                self._capacity_said = told(log, self._capacity_said, f"capacity not published: {error}")
             else:
                 self._capacity_said = ""
         if not patch.annotations:
@@ -179,7 +180,7 @@ class Announcer(Generic[Inv, S]):
                 await self.once()
                 self._said = ""
             except KubeError as error:
-                self._said = _told(self._said, f"registration not written: {error}")
+                self._said = told(log, self._said, f"registration not written: {error}")
                 wait = AFTER_ERROR
             except Exception:
                 log.exception("announcing failed")
@@ -193,9 +194,3 @@ def _log(effect: Effect) -> None:
     """An event's words belong into the log, too: events are kept for an hour."""
     if isinstance(effect, NodeEvent):
         log.log(logging.WARNING if effect.type == "Warning" else logging.INFO, "%s", effect.message)
-
-
-def _told(before: str, text: str) -> str:
-    """Say it, loudly unless it is what was said the last time."""
-    log.log(logging.DEBUG if text == before else logging.WARNING, "%s", text)
-    return text

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Generic
 
+from devplugin.daemon.logs import told
 from devplugin.hami import Pod
 from devplugin.host import Host
 from devplugin.kube import Api, KubeError
@@ -85,8 +86,7 @@ class Exporter(Generic[Inv]):
                 # prometheus_client is a tenth of a second of imports: not on the loop
                 scraped = await asyncio.to_thread(self._bound)
             except SettingsError as error:
-                log.log(logging.DEBUG if str(error) == said else logging.ERROR, "not exported: %s", error)
-                said = str(error)
+                said = told(log, said, f"not exported: {error}", logging.ERROR)
                 await asyncio.sleep(AGAIN)
                 continue
             log.info("serving devices and containers on %s/metrics", scraped.url)
@@ -112,8 +112,7 @@ class Exporter(Generic[Inv]):
                 self._listed = tuple(await self._api.pods_on(self._node)), self._clock()
                 said = ""
             except KubeError as error:
-                log.log(logging.DEBUG if str(error) == said else logging.WARNING, "exported pods: %s", error)
-                said = str(error)
+                said = told(log, said, f"exported pods: {error}")
             await asyncio.sleep(EVERY)
 
     def look(self) -> Measured:

@@ -23,6 +23,7 @@ from devplugin.daemon.ending import Fatal
 from devplugin.daemon.exports import Exporter
 from devplugin.daemon.hands import Hands
 from devplugin.daemon.images import Images
+from devplugin.daemon.logs import told
 from devplugin.daemon.observe import PERIOD, Observer
 from devplugin.daemon.own import Tally
 from devplugin.daemon.prepare import Preparer
@@ -336,8 +337,7 @@ async def keep_swept(allocator: Allocator[Any, Any], after: Callable[[], None]) 
             await allocator.sweep()
             said, wait = "", SWEEP
         except KubeError as error:
-            log.log(logging.DEBUG if str(error) == said else logging.WARNING, "sweep: %s", error)
-            said = str(error)
+            said = told(log, said, f"sweep: {error}")
         except Exception:
             log.exception("sweep failed")
         await asyncio.sleep(wait)
@@ -372,10 +372,7 @@ async def insist(ask: Callable[[], Coroutine[Any, Any, T]], what: str) -> T:
         try:
             return await ask()
         except KubeError as error:
-            log.log(
-                logging.DEBUG if str(error) == said else logging.WARNING, "%s: %s; trying again", what, error
-            )
-            said = str(error)
+            said = told(log, said, f"{what}: {error}; trying again")
         await asyncio.sleep(delay)
         delay = min(delay * 2, LAST_RETRY)
 

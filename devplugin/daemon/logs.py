@@ -23,6 +23,12 @@ TRACE = 5
 """Level of what annotations say, decoded; also the `-v` from which it is written (guide-amd.md)."""
 
 
+def told(log: logging.Logger, before: str, text: str, level: int = logging.WARNING) -> str:
+    """Say it, loudly unless it is what was said the last time; what to hand in as `before` the next time."""
+    log.log(logging.DEBUG if text == before else level, "%s", text, stacklevel=2)
+    return text
+
+
 class Logs:
     """Set up on construction; a context manager that releases at its end."""
 

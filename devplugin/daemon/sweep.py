@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from typing import Any, Generic
 
 from devplugin.daemon.hands import Hands
+from devplugin.daemon.logs import told
 from devplugin.deeds import DeedError
 from devplugin.host import Host
 from devplugin.kube import Api, KubeError
@@ -101,8 +102,7 @@ class Sweeper(Generic[Inv, S]):
                 await self.once()
                 said = ""
             except KubeError as error:
-                log.log(logging.DEBUG if str(error) == said else logging.WARNING, "clearing away: %s", error)
-                said, wait = str(error), min(AGAIN, period)
+                said, wait = told(log, said, f"clearing away: {error}"), min(AGAIN, period)
             except Exception:
                 log.exception("clearing away failed")
             await asyncio.sleep(wait)
