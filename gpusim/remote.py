@@ -18,7 +18,7 @@ from gpusim.allocation import Allocation
 from gpusim.errors import GpusimError, NoServerError
 from gpusim.nodes import Stat
 from gpusim.process import DeviceRules, Handle, Process
-from gpusim.remoteppus import RemotePpus
+from gpusim.remotecards import RemoteNpus, RemotePpus
 from gpusim.wire import (
     PROTOCOL,
     Channel,
@@ -201,7 +201,7 @@ class RemoteView:
         return Completed(status, out[:split], out[split:])
 
 
-class RemoteMachine(RemotePpus, RemoteView):
+class RemoteMachine(RemoteNpus, RemotePpus, RemoteView):
     """A served machine, seen by root, with the machine's actions.
 
     Processes and handles are copies; give them back to name what is meant. They live in the machine until
@@ -355,38 +355,6 @@ class RemoteMachine(RemotePpus, RemoteView):
     def fail_probe(self, bdf: str, fails: bool = True) -> None:
         """Let amdgpu's next probes of a GPU fail, or not any more."""
         self._ask("fail_probe", bdf=bdf, fails=fails)
-
-    def npu_health(self, phy: int, health: str, codes: Sequence[int] = ()) -> None:
-        """Let an NPU be well or ill."""
-        self._ask("npu_health", phy=phy, health=health, codes=list(codes))
-
-    def npu_smi_fails(self, form: str, output: str | None, status: int = 1) -> None:
-        """Let a form of npu-smi fail, or work again."""
-        self._ask("npu_smi_fails", form=form, output=output, status=status)
-
-    def npu_cut(self, phy: int, template: str, container: str) -> int:
-        """Make a vNPU for a container; its number."""
-        return int(self._ask("npu_cut", phy=phy, template=template, container=container)[0])
-
-    def npu_release(self, number: int, *, destroy: bool = True) -> None:
-        """The container of a vNPU ended."""
-        self._ask("npu_release", number=number, destroy=destroy)
-
-    def npu_smi_inside(
-        self,
-        argv: Sequence[str],
-        phys: Sequence[int],
-        *,
-        vnpu: int | None = None,
-        quota_mib: int | None = None,
-        tracked: Sequence[int | None] = (),
-    ) -> Completed:
-        """npu-smi as a container runs it."""
-        from gpusim.machine import Completed
-
-        where = {"phys": list(phys), "vnpu": vnpu, "quota_mib": quota_mib, "tracked": list(tracked)}
-        (status, split), out = self._ask("npu_smi_inside", argv=list(argv), **where)
-        return Completed(status, out[:split], out[split:])
 
     def mknod(self, path: str, major: int, minor: int, mode: int = 0o666) -> None:
         """Make a device node, as a container runtime does."""

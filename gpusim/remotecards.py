@@ -1,6 +1,6 @@
-"""The PPU actions of a served machine, as its client calls them.
+"""The actions of a served machine on NPUs and PPUs, as its client calls them.
 
-They mean what `gpusim.ppuactions` says, and raise what the machine raised.
+They mean what `gpusim.machine.Machine` says, and raise what the machine raised.
 """
 
 from __future__ import annotations
@@ -16,6 +16,42 @@ class _Asks(Protocol):
     """Whoever has a connection."""
 
     def _ask(self, do: str, body: bytes = b"", /, **args: Any) -> tuple[Any, bytes]: ...
+
+
+class RemoteNpus:
+    """A part of `gpusim.remote.RemoteMachine`."""
+
+    def npu_health(self: _Asks, phy: int, health: str, codes: Sequence[int] = ()) -> None:
+        """Let an NPU be well or ill."""
+        self._ask("npu_health", phy=phy, health=health, codes=list(codes))
+
+    def npu_smi_fails(self: _Asks, form: str, output: str | None, status: int = 1) -> None:
+        """Let a form of npu-smi fail, or work again."""
+        self._ask("npu_smi_fails", form=form, output=output, status=status)
+
+    def npu_cut(self: _Asks, phy: int, template: str, container: str) -> int:
+        """Make a vNPU for a container; its number."""
+        return int(self._ask("npu_cut", phy=phy, template=template, container=container)[0])
+
+    def npu_release(self: _Asks, number: int, *, destroy: bool = True) -> None:
+        """The container of a vNPU ended."""
+        self._ask("npu_release", number=number, destroy=destroy)
+
+    def npu_smi_inside(
+        self: _Asks,
+        argv: Sequence[str],
+        phys: Sequence[int],
+        *,
+        vnpu: int | None = None,
+        quota_mib: int | None = None,
+        tracked: Sequence[int | None] = (),
+    ) -> Completed:
+        """npu-smi as a container runs it."""
+        from gpusim.machine import Completed
+
+        where = {"phys": list(phys), "vnpu": vnpu, "quota_mib": quota_mib, "tracked": list(tracked)}
+        (status, split), out = self._ask("npu_smi_inside", argv=list(argv), **where)
+        return Completed(status, out[:split], out[split:])
 
 
 class RemotePpus:
