@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from devplugin.vendor import Offer
+from devplugin.answers import Offer
 
 SCHEMA = 1
 """Keys are added, never removed or given another meaning."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from devplugin.vendor import NodeEvent
+from devplugin.answers import NodeEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic
 
+from devplugin.answers import Caps, CdiSpec, Effect, HealthSource, PreferenceQuery, Prepared, Reports, Turn
 from devplugin.hami import Pod
 from devplugin.host import Host
-from devplugin.vendor import (
-    Caps,
-    CdiSpec,
-    Effect,
-    Exports,
-    HealthSource,
-    Inv,
-    PreferenceQuery,
-    Prepared,
-    Reports,
-    S,
-    Turn,
-)
+from devplugin.vendor import Exports, Inv, S
 
 
 class Plain(Generic[Inv, S]):

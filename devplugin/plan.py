@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from devplugin.answers import Allocation, Effect, FactRequest, PodEvent, Refused, Why
 from devplugin.hami import (
     BIND_PHASE,
     SUCCESS,
@@ -25,7 +26,7 @@ from devplugin.hami import (
     owns,
     pod_patch,
 )
-from devplugin.vendor import Allocation, Effect, FactRequest, PodEvent, Refused, Vendor, Why
+from devplugin.vendor import Vendor
 
 Inv = TypeVar("Inv")
 S = TypeVar("S")

@@ -16,8 +16,8 @@ from devplugin.amd.devices import Catalogue, Device
 from devplugin.amd.inventory import Inventory, Partition
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import RECORD, Taken, read_record, rebuild, write_record
+from devplugin.answers import Allocation, ContainerEdits, DeviceNode, FactRequest, Refused
 from devplugin.hami import Claim, Pod
-from devplugin.vendor import Allocation, ContainerEdits, DeviceNode, FactRequest, Refused
 
 KFD = "/dev/kfd"
 

@@ -14,9 +14,9 @@ from devplugin.amd.inventory import Gpu, Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import VOCABULARY
 from devplugin.amd.uuid import strip_mode
+from devplugin.answers import Caps, PodCap
 from devplugin.dmem import Usable, region_of
 from devplugin.hami import CodecError, ContainerDevice, Pod, decode
-from devplugin.vendor import Caps, PodCap
 
 
 def dmem_state(inventory: Inventory, settings: Settings) -> Usable:

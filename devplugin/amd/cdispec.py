@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from devplugin.amd.inventory import Inventory, Partition
 from devplugin.amd.settings import Settings
+from devplugin.answers import CdiSpec, FactRequest
 from devplugin.cdi import AMD_KIND, AMD_SHARED, CdiDevice, drm_device, qualified
-from devplugin.vendor import CdiSpec, FactRequest
 
 
 def specification(inventory: Inventory, settings: Settings) -> CdiSpec | None:

@@ -17,8 +17,8 @@ from devplugin.amd.partitioning import MODES
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import RECORD, VOCABULARY, read_record
 from devplugin.amd.uuid import strip_mode, whole_id
+from devplugin.answers import NodeEvent
 from devplugin.hami import CodecError, Pod, decode
-from devplugin.vendor import NodeEvent
 
 UNHEALTHY = "AMDGPUUnhealthy"
 MISSING = "AMDGPUMissing"

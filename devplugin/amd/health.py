@@ -16,9 +16,9 @@ from devplugin.amd.inventory import Gpu, Inventory, Standing
 from devplugin.amd.pcidev import BOUND
 from devplugin.amd.settings import Settings
 from devplugin.amd.uuid import normal_bdf
+from devplugin.answers import HealthSource, Reports
 from devplugin.hami.codec import clip
 from devplugin.host import Host, words
-from devplugin.vendor import HealthSource, Reports
 
 DOWN = 1
 """Bad looks in a row after which a healthy GPU is not healthy any more."""

@@ -15,10 +15,10 @@ from devplugin.amd.caps import limited_regions
 from devplugin.amd.images import images
 from devplugin.amd.inventory import Gpu, Inventory
 from devplugin.amd.settings import Settings
+from devplugin.answers import FactRequest, Mount, Refused
 from devplugin.hami import Claim
 from devplugin.imagecheck import FACT, PullImage
 from devplugin.libc import Finding, Verdict
-from devplugin.vendor import FactRequest, Mount, Refused
 
 HOOK_IN_CONTAINER = "/usr/local/vgpu/libamvgpu.so"
 

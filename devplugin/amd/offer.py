@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from devplugin.amd.devices import Device, devices
 from devplugin.amd.inventory import Gpu, Inventory
 from devplugin.amd.settings import Settings
-from devplugin.vendor import Offer, OfferedDevice
+from devplugin.answers import Offer, OfferedDevice
 
 DOMAIN = "amd.com"
 PLAIN = f"{DOMAIN}/gpu"

@@ -19,9 +19,9 @@ from devplugin.amd.partitioning import MODES
 from devplugin.amd.pcidev import BOUND, read_text
 from devplugin.amd.settings import MODE_PARTITION, Settings
 from devplugin.amd.topology import NODES
+from devplugin.answers import NodeEvent, Prepared
 from devplugin.hami import Pod
 from devplugin.host import Host, words
-from devplugin.vendor import NodeEvent, Prepared
 
 PROCESSES = "/sys/class/kfd/kfd/proc"
 _VRAM = re.compile(r"vram_([0-9]{1,10})")

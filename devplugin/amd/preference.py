@@ -19,7 +19,7 @@ from devplugin.amd.devices import Catalogue, Device
 from devplugin.amd.inventory import LINK_PCIE, LINK_XGMI, Inventory
 from devplugin.amd.selection import Structure
 from devplugin.amd.settings import Settings
-from devplugin.vendor import PreferenceQuery
+from devplugin.answers import PreferenceQuery
 
 _log = logging.getLogger(__name__)
 

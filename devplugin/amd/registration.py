@@ -14,7 +14,7 @@ from devplugin.amd.devices import Device, devices
 from devplugin.amd.inventory import Gpu, Inventory
 from devplugin.amd.products import product
 from devplugin.amd.settings import Settings
-from devplugin.vendor import NodePatch
+from devplugin.answers import NodePatch
 
 ANNOTATION = "hami.io/node-amd-register"
 

@@ -16,13 +16,7 @@ from devplugin.amd.offer import offers
 from devplugin.amd.registration import ANNOTATION, CAPACITY_CORES, CAPACITY_MEMORY, node_patch
 from devplugin.amd.report import report
 from devplugin.amd.settings import MODE_PARTITION, Settings
-from devplugin.explain import Choice
-from devplugin.hami import Claim, Node, Pod, Vocabulary
-from devplugin.host import Host
-from devplugin.metered import Measured, Series, Watched
-from devplugin.plain import Plain
-from devplugin.preflight import Check
-from devplugin.vendor import (
+from devplugin.answers import (
     Allocation,
     Caps,
     CdiSpec,
@@ -34,8 +28,14 @@ from devplugin.vendor import (
     PreferenceQuery,
     Prepared,
     Reports,
-    SettingsInput,
 )
+from devplugin.explain import Choice
+from devplugin.hami import Claim, Node, Pod, Vocabulary
+from devplugin.host import Host
+from devplugin.metered import Measured, Series, Watched
+from devplugin.plain import Plain
+from devplugin.preflight import Check
+from devplugin.vendor import SettingsInput
 
 VOCABULARY = Vocabulary(
     register=ANNOTATION,

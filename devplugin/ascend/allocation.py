@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from devplugin import containerdirs
+from devplugin.answers import Allocation, ContainerEdits, FactRequest, Mount, Refused, Why
 from devplugin.ascend import runtimeinfo
 from devplugin.ascend.inventory import Inventory, Npu
 from devplugin.ascend.ledgerfile import MAX_DEVICES
 from devplugin.ascend.runtimeinfo import RuntimeInfoError
 from devplugin.ascend.settings import LEDGER, MODE_SOFT, SHARED_REGION, ChipConfig, Settings
 from devplugin.hami import Claim, Pod
-from devplugin.vendor import Allocation, ContainerEdits, FactRequest, Mount, Refused, Why
 
 MODE = "huawei.com/vnpu-mode"
 

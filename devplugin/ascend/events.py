@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from devplugin.answers import NodeEvent
 from devplugin.ascend.inventory import Inventory
 from devplugin.hami.codec import clip
 from devplugin.healthevents import Device, Known, Reasons, Seen
 from devplugin.healthevents import transitions as compared
-from devplugin.vendor import NodeEvent
 
 UNHEALTHY = "AscendNPUUnhealthy"
 MISSING = "AscendNPUMissing"

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from devplugin import containerdirs
+from devplugin.answers import Effect, NodeEvent, Prepared
 from devplugin.ascend import ledgerfile
 from devplugin.ascend.allocation import HOOK_INSIDE, LIBRARY, PRELOAD
 from devplugin.ascend.inventory import Inventory
@@ -22,7 +23,6 @@ from devplugin.deeds import DeedError, Ground, InstallFile, MakeDir, RunTool, ca
 from devplugin.hami import Pod
 from devplugin.host import Host, words
 from devplugin.settings import shown
-from devplugin.vendor import Effect, NodeEvent, Prepared
 
 LEDGER_VERSION = "1.4.1"
 """Of the ledger that the image's library keeps (guide-ascend.md)."""

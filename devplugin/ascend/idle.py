@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from devplugin import containerdirs
+from devplugin.answers import Turn
 from devplugin.ascend import smi
 from devplugin.ascend.inventory import Inventory, Npu
 from devplugin.ascend.runtimeinfo import vocabulary
@@ -22,7 +23,6 @@ from devplugin.ascend.smi import SmiError, Vnpu
 from devplugin.deeds import RunTool
 from devplugin.hami import CodecError, Pod, decode, filled
 from devplugin.host import Host
-from devplugin.vendor import Turn
 
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 """Who holds which devices by kubelet's own record (kubelet.md 2)."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from devplugin.answers import Offer, OfferedDevice
 from devplugin.ascend.inventory import Inventory
 from devplugin.ascend.settings import Settings
-from devplugin.vendor import Offer, OfferedDevice
 
 
 def offers(inventory: Inventory, settings: Settings) -> Mapping[str, Offer]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from devplugin.answers import NodePatch
 from devplugin.ascend.inventory import Inventory, Npu
 from devplugin.ascend.runtimeinfo import vocabulary
 from devplugin.ascend.settings import ChipConfig, Settings
 from devplugin.hami import Node, reported
-from devplugin.vendor import NodePatch
 
 SOFT_KEY = "hami-vnpu-core"
 """Whether the node's containers are limited by the runtime library; always written (A.4)."""

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from devplugin import containerdirs
+from devplugin.answers import Effect, Turn
 from devplugin.ascend import hostprep, idle
 from devplugin.ascend.inventory import Inventory
 from devplugin.ascend.settings import Settings
 from devplugin.host import Host
-from devplugin.vendor import Effect, Turn
 
 PERIOD = 60.0
 """Seconds between turns, unless idle vNPUs are to be looked for more often."""

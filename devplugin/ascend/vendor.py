@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from devplugin.answers import Allocation, Effect, FactRequest, NodePatch, Offer, Prepared, Turn
 from devplugin.ascend import allocation, events, flags, hostprep, metrics, ready, sweep
 from devplugin.ascend.discovery import discover
 from devplugin.ascend.events import Seen
@@ -22,17 +23,7 @@ from devplugin.hami import Claim, Node, Pod, Vocabulary
 from devplugin.host import Host
 from devplugin.plain import Plain
 from devplugin.preflight import Check
-from devplugin.vendor import (
-    Allocation,
-    Effect,
-    Exports,
-    FactRequest,
-    NodePatch,
-    Offer,
-    Prepared,
-    SettingsInput,
-    Turn,
-)
+from devplugin.vendor import Exports, SettingsInput
 
 
 class Ascend(Plain[Inventory, Settings]):

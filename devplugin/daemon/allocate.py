@@ -18,13 +18,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from devplugin.answers import ContainerEdits, Effect, FactRequest, Refused
 from devplugin.daemon.hands import Hands
 from devplugin.daemon.logs import TRACE
 from devplugin.deeds import DeedError
 from devplugin.hami import BIND_PHASE, LOCK, Node, Pod, Sweep, may_release, owner_of, readings, sweep
 from devplugin.kube import Api, Conflict, KubeError, NotFound, Unavailable
 from devplugin.plan import Denied, Granted, Needs, denied, plan
-from devplugin.vendor import ContainerEdits, Effect, FactRequest, Inv, Refused, S, Vendor
+from devplugin.vendor import Inv, S, Vendor
 
 log = logging.getLogger(__name__)
 

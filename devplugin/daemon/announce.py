@@ -15,11 +15,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic
 
+from devplugin.answers import Effect, NodeEvent
 from devplugin.daemon.hands import Hands
 from devplugin.daemon.logs import told
 from devplugin.hami import Node
 from devplugin.kube import Api, KubeError, Unavailable
-from devplugin.vendor import Effect, Inv, NodeEvent, S, Vendor
+from devplugin.vendor import Inv, S, Vendor
 
 log = logging.getLogger(__name__)
 

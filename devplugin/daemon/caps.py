@@ -17,12 +17,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Generic
 
+from devplugin.answers import Caps, PodEvent
 from devplugin.daemon.hands import Hands
 from devplugin.dmem import Outcome, pod_group, set_limits
 from devplugin.hami import Pod
 from devplugin.host import Host
 from devplugin.kube import Api, KubeError
-from devplugin.vendor import Caps, Inv, PodEvent, S, Vendor
+from devplugin.vendor import Inv, S, Vendor
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from devplugin.answers import NodePatch
 from devplugin.hami import Node
 from devplugin.kube import KubeError, NoCluster, OfficialClient
 from devplugin.kubelet.directory import alive
 from devplugin.settings import SettingsError
-from devplugin.vendor import NodePatch
 
 
 def running(directory: str, domain: str) -> str:

@@ -14,9 +14,9 @@ import logging
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
+from devplugin.answers import HealthSource, Reports
 from devplugin.exporterapi import metricssvc_pb2
 from devplugin.linux import LinuxHost
-from devplugin.vendor import HealthSource, Reports
 
 log = logging.getLogger(__name__)
 

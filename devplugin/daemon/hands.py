@@ -1,4 +1,4 @@
-"""Doing what a decision asked for: the one executor of `devplugin.vendor.Effect`.
+"""Doing what a decision asked for: the one executor of `devplugin.answers.Effect`.
 
 Events go to the API server, deeds to the node in the thread that owns the Host, pulls to whoever pulls
 images. Every effect is idempotent, so what failed, or was cut short by a crash, is simply done again.
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from devplugin.answers import Effect, NodeEvent, PodEvent
 from devplugin.deeds import DEEDS, Deed, Ground, carry_out
 from devplugin.imagecheck import PullImage
 from devplugin.kube import Api, Reference, Saying
-from devplugin.vendor import Effect, NodeEvent, PodEvent
 
 log = logging.getLogger(__name__)
 

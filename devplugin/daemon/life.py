@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from devplugin import imagecheck
+from devplugin.answers import ContainerEdits, FactRequest, HealthSource, PreferenceQuery, Reports
 from devplugin.daemon.allocate import Allocator
 from devplugin.daemon.announce import Announcer
 from devplugin.daemon.caps import Capper
@@ -36,17 +37,7 @@ from devplugin.kube import Api, KubeError
 from devplugin.kubelet.directory import Directory, SocketPathError
 from devplugin.kubelet.registrar import Registrar
 from devplugin.kubelet.service import Board, TryLater
-from devplugin.vendor import (
-    ContainerEdits,
-    FactRequest,
-    HealthSource,
-    Inv,
-    PreferenceQuery,
-    Reports,
-    S,
-    Vendor,
-    no_files,
-)
+from devplugin.vendor import Inv, S, Vendor, no_files
 
 log = logging.getLogger(__name__)
 

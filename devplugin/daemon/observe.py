@@ -15,10 +15,11 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Generic
 
+from devplugin.answers import Offer, Reports
 from devplugin.daemon.ending import Fatal
 from devplugin.host import Host
 from devplugin.kubelet.service import Board
-from devplugin.vendor import Inv, Offer, Reports, S, Vendor
+from devplugin.vendor import Inv, S, Vendor
 
 log = logging.getLogger(__name__)
 

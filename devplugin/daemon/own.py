@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, get_args
 
+from devplugin.answers import Refused, Why
 from devplugin.kube import KubeError
-from devplugin.vendor import Refused, Why
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Generic
 
+from devplugin.answers import Effect, Prepared
 from devplugin.daemon.ending import Fatal
 from devplugin.hami import Pod
 from devplugin.host import Host
-from devplugin.vendor import Effect, Inv, Prepared, S, Vendor
+from devplugin.vendor import Inv, S, Vendor
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Generic
 
+from devplugin.answers import Turn
 from devplugin.daemon.hands import Hands
 from devplugin.daemon.logs import told
 from devplugin.deeds import DeedError
 from devplugin.host import Host
 from devplugin.kube import Api, KubeError
-from devplugin.vendor import Inv, S, Turn, Vendor
+from devplugin.vendor import Inv, S, Vendor
 
 log = logging.getLogger(__name__)
 

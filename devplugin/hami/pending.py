@@ -28,7 +28,7 @@ from devplugin.hami.values import (
 )
 
 
-class NoClaim(Exception):  # noqa: N818 - says what is the case, like vendor.Refused
+class NoClaim(Exception):  # noqa: N818 - says what is the case, like answers.Refused
     """No pod's slot can be served. `pod` is the one to mark as failed, when it is clear which."""
 
     def __init__(self, text: str, pod: Pod | None = None) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import grpc
 
+from devplugin.answers import ContainerEdits, Offer, PreferenceQuery, Refused
 from devplugin.kubeletapi import api_pb2, api_pb2_grpc
-from devplugin.vendor import ContainerEdits, Offer, PreferenceQuery, Refused
 
 log = logging.getLogger(__name__)
 

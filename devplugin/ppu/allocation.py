@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from devplugin import containerdirs
+from devplugin.answers import Allocation, ContainerEdits, DeviceNode, FactRequest, Mount, Refused, Why
 from devplugin.hami import Claim, Pod
 from devplugin.ppu import words
 from devplugin.ppu.inventory import Inventory, Ppu, ordered
-from devplugin.vendor import Allocation, ContainerEdits, DeviceNode, FactRequest, Mount, Refused, Why
 
 AGAIN = "delete the pod so that it is scheduled again"
 INSTALL = (

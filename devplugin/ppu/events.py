@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from devplugin.answers import NodeEvent
 from devplugin.healthevents import Device, Reasons, Seen
 from devplugin.healthevents import transitions as compared
 from devplugin.ppu.inventory import Inventory
-from devplugin.vendor import NodeEvent
 
 REASONS = Reasons("PPUUnhealthy", "PPUMissing", "PPURecovered")
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from devplugin.answers import Prepared
 from devplugin.deeds import DeedError, Ground, InstallFile, MakeDir, carry_out
 from devplugin.hami import CodecError, Pod, decode
 from devplugin.host import words
 from devplugin.ppu.inventory import Inventory
 from devplugin.ppu.words import ASSETS, HOST, PRELOAD, VOCABULARY
-from devplugin.vendor import Prepared
 
 _NAMED = 10
 """Pods named in one line."""

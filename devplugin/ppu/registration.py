@@ -11,11 +11,11 @@ import json
 import re
 from typing import Any
 
+from devplugin.answers import NodePatch
 from devplugin.hami import Node, reported
 from devplugin.ppu.inventory import Inventory, Ppu
 from devplugin.ppu.settings import Settings
 from devplugin.ppu.words import TYPE, VOCABULARY
-from devplugin.vendor import NodePatch
 
 _GRAMMAR = re.compile(r"[,:;]")
 """What parts the pieces of a pod's annotation (D.5)."""

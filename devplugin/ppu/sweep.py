@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from devplugin import containerdirs
+from devplugin.answers import Effect, Turn
 from devplugin.host import Host
 from devplugin.ppu.words import CONTAINERS
-from devplugin.vendor import Effect, Turn
 
 PERIOD = 60.0
 """Seconds between turns."""

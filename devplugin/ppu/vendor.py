@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from devplugin.answers import Allocation, Effect, FactRequest, NodePatch, Offer, Prepared, Reports, Turn
 from devplugin.deeds import Ground
 from devplugin.explain import Choice
 from devplugin.hami import Claim, Node, Pod, Vocabulary
@@ -23,17 +24,7 @@ from devplugin.ppu.report import MODE, report
 from devplugin.ppu.settings import Settings
 from devplugin.ppu.words import DOMAIN, VOCABULARY
 from devplugin.preflight import Check
-from devplugin.vendor import (
-    Allocation,
-    Effect,
-    FactRequest,
-    NodePatch,
-    Offer,
-    Prepared,
-    Reports,
-    SettingsInput,
-    Turn,
-)
+from devplugin.vendor import SettingsInput
 
 
 class Ppu(Plain[Inventory, Settings]):

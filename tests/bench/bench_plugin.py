@@ -18,11 +18,11 @@ from devplugin.amd.preference import pair_weight
 from devplugin.amd.settings import Settings
 from devplugin.amd.topology import parse_properties
 from devplugin.amd.vendor import Amd
+from devplugin.answers import PreferenceQuery
 from devplugin.hami import Node, Pod
 from devplugin.host import Host
 from devplugin.linux import LinuxHost
 from devplugin.plan import Granted, plan
-from devplugin.vendor import PreferenceQuery
 from gpusim import Machine, load
 from gpusim.export.render import render
 from tests.bench.guards import Guard, best

@@ -12,9 +12,9 @@ from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import RECORD, VOCABULARY
 from devplugin.amd.vendor import Amd
+from devplugin.answers import FactRequest
 from devplugin.hami import ALLOCATING, BIND_PHASE, FAILED, LOCK, SUCCESS, Node, Pod
 from devplugin.plan import Denied, Granted, Needs, plan
-from devplugin.vendor import FactRequest
 
 from .amd.builders import CU, PARTITION, cut_gpu, inventory, locked_by, node, pod, soft_gpu
 

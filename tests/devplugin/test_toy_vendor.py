@@ -26,6 +26,7 @@ BETWEEN = (
     "kube.py",
     "kubejson.py",
     "vendor.py",
+    "answers.py",
     "plain.py",
     "deeds.py",
     "errands.py",

@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from devplugin.vendor import ContainerEdits
+from devplugin.answers import ContainerEdits
 from gpusim.cluster.apishelves import Change
 from gpusim.cluster.apistore import Store
 

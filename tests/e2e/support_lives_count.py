@@ -14,8 +14,8 @@ from typing import Any
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import MODE_PARTITION, Settings
 from devplugin.amd.taken import rebuild
+from devplugin.answers import ContainerEdits
 from devplugin.kubejson import read_pods
-from devplugin.vendor import ContainerEdits
 from gpusim.cluster.apistore import Store
 from gpusim.machine import Machine
 

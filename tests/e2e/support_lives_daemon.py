@@ -16,11 +16,11 @@ from typing import Any, Protocol
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.vendor import Amd
+from devplugin.answers import ContainerEdits, FactRequest
 from devplugin.daemon import allocate, announce, life, observe
 from devplugin.hami import Node
 from devplugin.kube import KubeError
 from devplugin.kubelet.service import Board
-from devplugin.vendor import ContainerEdits, FactRequest
 from gpusim.cluster.apistore import Store
 from gpusim.machine import Machine
 

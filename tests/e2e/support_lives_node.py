@@ -13,8 +13,8 @@ from typing import Any
 
 from devplugin.amd.settings import MODE_PARTITION, Settings
 from devplugin.amd.vendor import Amd
+from devplugin.answers import ContainerEdits, Refused
 from devplugin.kube import KubeError
-from devplugin.vendor import ContainerEdits, Refused
 from gpusim.cluster.apishelves import Change
 from gpusim.cluster.apistatus import ApiError
 from gpusim.cluster.apistore import Store

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
+from devplugin.answers import ContainerEdits, Refused
 from devplugin.kube import KubeError
-from devplugin.vendor import ContainerEdits, Refused
 
 from .support_port import Killed
 

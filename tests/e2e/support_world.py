@@ -14,10 +14,10 @@ from typing import Any
 
 from devplugin.amd.settings import Settings
 from devplugin.amd.vendor import Amd
+from devplugin.answers import ContainerEdits, FactRequest, Refused
 from devplugin.daemon.allocate import Allocator
 from devplugin.daemon.life import keep_swept
 from devplugin.kube import KubeError
-from devplugin.vendor import ContainerEdits, FactRequest, Refused
 from gpusim.cluster.apistatus import ApiError
 from gpusim.cluster.apistore import Store
 from gpusim.machine import Machine

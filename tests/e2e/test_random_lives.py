@@ -19,10 +19,10 @@ import pytest
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.vendor import Amd
+from devplugin.answers import Allocation, FactRequest
 from devplugin.daemon.allocate import Allocator
 from devplugin.hami import Claim, Pod
 from devplugin.host import Host
-from devplugin.vendor import Allocation, FactRequest
 from gpusim.fixture import load
 from gpusim.machine import Machine
 

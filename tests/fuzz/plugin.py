@@ -21,11 +21,11 @@ from devplugin.amd.devices import Catalogue
 from devplugin.amd.discovery import discover
 from devplugin.amd.labelfacts import read_label_facts
 from devplugin.amd.preference import PreferenceError, prefer
+from devplugin.answers import PreferenceQuery
 from devplugin.ascend import deviceconfig, ledgerfile, nodeconfig, poststart, runtimeinfo
 from devplugin.hami import LOCK, Node, Pod, claim, decode, encode, parse_lock, readings
 from devplugin.host import Host, Kind, Stat
 from devplugin.quantity import quantity
-from devplugin.vendor import PreferenceQuery
 from gpusim.ascend import reading
 from gpusim.machine import Machine
 

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from devplugin.amd import cumask
 from devplugin.amd.taken import VOCABULARY
 from devplugin.amd.vendor import Amd
+from devplugin.answers import FactRequest
 from devplugin.hami import (
     ALLOCATING,
     BIND_PHASE,
@@ -28,7 +29,6 @@ from devplugin.hami import (
     sweep,
 )
 from devplugin.plan import Denied, Granted, plan
-from devplugin.vendor import FactRequest
 
 from ..devplugin.amd.builders import CU, cut_gpu, inventory, node, pod, soft_gpu
 

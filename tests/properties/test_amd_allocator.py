@@ -20,9 +20,9 @@ from devplugin.amd import cumask
 from devplugin.amd.inventory import Gpu, Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.vendor import Amd
+from devplugin.answers import ContainerEdits
 from devplugin.hami import Pod
 from devplugin.plan import Denied, Granted, Needs, plan
-from devplugin.vendor import ContainerEdits
 from gpusim.machine import Machine
 from gpusim.spec import NodeSpec
 from gpusim.testing import strategies

@@ -11,12 +11,12 @@ from typing import Any
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
+from devplugin.answers import Allocation, Refused
 from devplugin.ascend.allocation import allocate, needs, ordered
 from devplugin.ascend.inventory import Inventory, Npu
 from devplugin.ascend.runtimeinfo import key, vocabulary
 from devplugin.ascend.settings import ChipConfig, Settings, Template
 from devplugin.hami import Claim, ContainerDevice, Pod, decode, encode, erase, pod_patch, slots_left
-from devplugin.vendor import Allocation, Refused
 
 CHIP = ChipConfig(
     "310P3",

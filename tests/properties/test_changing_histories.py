@@ -17,7 +17,7 @@ from devplugin.amd.health import UP
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.vendor import Amd
-from devplugin.vendor import Reports
+from devplugin.answers import Reports
 from gpusim.errors import GpusimError
 from gpusim.machine import Machine
 from gpusim.testing.machines import BUSES, node

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devplugin.amd.allocation import allocate, needs
+from devplugin.answers import ContainerEdits, FactRequest, Refused
 from devplugin.dmem import Usable
 from devplugin.hami import Pod
 from devplugin.imagecheck import FACT
 from devplugin.libc import Finding, Verdict
-from devplugin.vendor import ContainerEdits, FactRequest, Refused
 
 from ..devplugin.amd.builders import CU, claimed, inventory, pod, soft_gpu
 

@@ -13,7 +13,7 @@ from devplugin.amd.inventory import Inventory
 from devplugin.amd.irregular import Table, combine, descend
 from devplugin.amd.preference import pair_weight, prefer
 from devplugin.amd.selection import Structure
-from devplugin.vendor import PreferenceQuery
+from devplugin.answers import PreferenceQuery
 
 from ..devplugin.amd.builders import PARTITION, cut_gpu, inventory, soft_gpu
 

@@ -7,13 +7,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devplugin.answers import OfferedDevice
 from devplugin.ascend import deviceconfig, runtimeinfo
 from devplugin.ascend.discovery import discover
 from devplugin.ascend.offer import offers
 from devplugin.ascend.registration import node_patch
 from devplugin.ascend.settings import Settings
 from devplugin.hami import Pod
-from devplugin.vendor import OfferedDevice
 from gpusim import fixture
 from gpusim.cluster.pods import Placed, container, encode, pod
 from gpusim.cluster.scheduler_ascend import MODE_KEY, ascend_vendors, shipped

@@ -15,9 +15,9 @@ from devplugin.amd.hooking import source as hook_source
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import RECORD
+from devplugin.answers import Allocation, FactRequest, Refused
 from devplugin.dmem import Usable
 from devplugin.hami import Claim, Pod
-from devplugin.vendor import Allocation, FactRequest, Refused
 
 from .builders import CU, PARTITION, claimed, cut_gpu, inventory, pod, soft_gpu
 

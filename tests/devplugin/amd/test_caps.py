@@ -14,9 +14,9 @@ from devplugin.amd.inventory import Gpu, Inventory
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import VOCABULARY
 from devplugin.amd.vendor import Amd
+from devplugin.answers import Refused
 from devplugin.dmem import Usable
 from devplugin.hami import Claim, ContainerDevice, Pod, erase
-from devplugin.vendor import Refused
 from gpusim.fixture import load
 from gpusim.machine import Machine
 

@@ -12,9 +12,9 @@ from devplugin.amd.cdispec import fact, specification
 from devplugin.amd.discovery import discover
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import MODE_CU, MODE_PARTITION, Settings
+from devplugin.answers import ContainerEdits
 from devplugin.cdi import specification as text_of
 from devplugin.hami import Claim
-from devplugin.vendor import ContainerEdits
 from gpusim.fixture import load
 from gpusim.machine import Machine
 

@@ -16,8 +16,8 @@ from devplugin.amd.registration import annotation
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import RECORD, VOCABULARY
 from devplugin.amd.uuid import partition_id
+from devplugin.answers import NodeEvent
 from devplugin.hami import Pod
-from devplugin.vendor import NodeEvent
 
 from .builders import CU, NODE, PARTITION, cut_gpu, inventory, soft_gpu
 

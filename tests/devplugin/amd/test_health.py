@@ -28,7 +28,7 @@ from devplugin.amd.inventory import Inventory, Standing
 from devplugin.amd.notices import notices
 from devplugin.amd.settings import Settings
 from devplugin.amd.vendor import Amd
-from devplugin.vendor import Reports
+from devplugin.answers import Reports
 from gpusim.machine import Machine
 from gpusim.testing.machines import BUSES, node
 

@@ -11,11 +11,11 @@ import pytest
 from devplugin.amd.allocation import allocate, needs
 from devplugin.amd.inventory import Inventory
 from devplugin.amd.settings import Settings
+from devplugin.answers import Allocation, FactRequest, Refused
 from devplugin.dmem import Usable
 from devplugin.hami import Pod
 from devplugin.imagecheck import FACT, PullImage
 from devplugin.libc import Finding, Verdict
-from devplugin.vendor import Allocation, FactRequest, Refused
 
 from .builders import CU, PARTITION, claimed, cut_gpu, inventory, pod, soft_gpu
 

@@ -13,8 +13,8 @@ from devplugin.amd.partition import kfd_processes, switch, wanted
 from devplugin.amd.settings import Settings
 from devplugin.amd.taken import VOCABULARY
 from devplugin.amd.vendor import Amd
+from devplugin.answers import Prepared
 from devplugin.hami import Pod
-from devplugin.vendor import Prepared
 from gpusim.machine import Machine
 from gpusim.process import DeviceRules
 from gpusim.testing.machines import BUSES, node

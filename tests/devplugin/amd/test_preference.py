@@ -14,7 +14,7 @@ from devplugin.amd.devices import Catalogue, devices
 from devplugin.amd.inventory import LINK_XGMI, Inventory
 from devplugin.amd.preference import pair_weight, prefer
 from devplugin.amd.settings import Settings
-from devplugin.vendor import PreferenceQuery
+from devplugin.answers import PreferenceQuery
 
 from .builders import CU, PARTITION, cut_gpu, inventory, mi210, mi300_cpx, mi308_cpx, soft_gpu
 

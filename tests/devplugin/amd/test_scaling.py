@@ -18,9 +18,9 @@ from devplugin.amd.notices import notices
 from devplugin.amd.registration import annotation, registration
 from devplugin.amd.settings import MODE_PARTITION, Settings
 from devplugin.amd.taken import rebuild
+from devplugin.answers import Allocation, FactRequest
 from devplugin.dmem import Usable
 from devplugin.hami import Pod
-from devplugin.vendor import Allocation, FactRequest
 from gpusim.fixture import load
 from gpusim.machine import Machine
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from devplugin.answers import Allocation, FactRequest, Mount, Refused
 from devplugin.ascend.allocation import allocate, needs, ordered
 from devplugin.ascend.inventory import Inventory
 from devplugin.ascend.settings import ChipConfig, Settings
 from devplugin.deeds import MakeDir, MoveAside
 from devplugin.hami import Claim, Pod
-from devplugin.vendor import Allocation, FactRequest, Mount, Refused
 
 from .npupods import B4_1, C910, HARD, P3, SOFT, SOFT_POD, claim, device, entry, node, pod
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devplugin.answers import NodeEvent
 from devplugin.ascend.events import MISSING, RECOVERED, UNHEALTHY, Seen, transitions
 from devplugin.ascend.inventory import Inventory, Npu
 from devplugin.ascend.ready import checks
 from devplugin.preflight import failed
-from devplugin.vendor import NodeEvent
 
 from .nodes import chosen, look, node
 

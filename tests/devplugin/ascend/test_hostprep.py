@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from devplugin.answers import NodeEvent, Prepared
 from devplugin.ascend import hostprep
 from devplugin.ascend.inventory import Inventory
 from devplugin.ascend.settings import Settings
@@ -17,7 +18,6 @@ from devplugin.ascend.vendor import Ascend
 from devplugin.deeds import Ground, InstallFile, RunTool, carry_out
 from devplugin.hami import Pod
 from devplugin.host import Completed
-from devplugin.vendor import NodeEvent, Prepared
 from gpusim.ascend import reading
 from gpusim.ascend.reading import Reading
 from gpusim.ascend.shm import V140, V140_SMALL

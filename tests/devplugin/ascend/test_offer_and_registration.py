@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devplugin.answers import NodePatch, PreferenceQuery
 from devplugin.ascend.deviceconfig import config_of
 from devplugin.ascend.inventory import Inventory, Npu
 from devplugin.ascend.offer import offers
@@ -22,7 +23,6 @@ from devplugin.ascend.report import report
 from devplugin.ascend.settings import ChipConfig, Settings, Template
 from devplugin.ascend.vendor import Ascend
 from devplugin.hami import Node, Vocabulary
-from devplugin.vendor import NodePatch, PreferenceQuery
 from gpusim.cluster.scheduler_ascend import ascend_vendors
 from gpusim.cluster.scheduler_devices import registered
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from devplugin.answers import Effect, Turn
 from devplugin.ascend import hostprep, sweep
 from devplugin.ascend.idle import GRACE
 from devplugin.ascend.inventory import Inventory
@@ -17,7 +18,6 @@ from devplugin.ascend.vendor import Ascend
 from devplugin.containerdirs import GRACE as DIRECTORY_GRACE
 from devplugin.deeds import DEEDS, Ground, RemoveDir, RunTool, carry_out
 from devplugin.hami import Pod
-from devplugin.vendor import Effect, Turn
 from gpusim.errors import GpusimError
 from gpusim.fixture import load
 from gpusim.machine import Machine

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from devplugin import kube
+from devplugin.answers import Allocation, FactRequest, NodeEvent, Refused
 from devplugin.daemon.allocate import Allocator, Budget
 from devplugin.daemon.hands import Hands
 from devplugin.daemon.logs import TRACE
 from devplugin.hami import BIND_PHASE, LOCK
 from devplugin.imagecheck import PullImage
-from devplugin.vendor import Allocation, FactRequest, NodeEvent, Refused
 from gpusim.cluster.apistore import Store
 from gpusim.cluster.pods import Placed, container, place, pod, take_lock
 

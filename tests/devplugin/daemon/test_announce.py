@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from devplugin import kube
+from devplugin.answers import NodeEvent, NodePatch, PodEvent
 from devplugin.daemon import announce
 from devplugin.daemon.announce import Announcer
 from devplugin.daemon.hands import Hands
 from devplugin.imagecheck import PullImage
-from devplugin.vendor import NodeEvent, NodePatch, PodEvent
 from gpusim.cluster.apistore import Store
 
 from .storeapi import StoreApi

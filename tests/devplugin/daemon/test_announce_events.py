@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from devplugin import kube
+from devplugin.answers import NodeEvent
 from devplugin.daemon import announce
 from devplugin.hami import Pod
-from devplugin.vendor import NodeEvent
 from gpusim.cluster.apistore import Store
 from gpusim.cluster.pods import container, pod
 

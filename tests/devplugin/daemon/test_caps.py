@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from devplugin import kube
+from devplugin.answers import Caps, FactRequest, PodCap
 from devplugin.daemon import caps as module
 from devplugin.daemon.allocate import Allocator
 from devplugin.daemon.caps import MIRROR, Capper, kubelet_uid
 from devplugin.dmem import pod_group
 from devplugin.hami import Pod
-from devplugin.vendor import Caps, FactRequest, PodCap
 from gpusim.cluster.apistore import Store
 from gpusim.cluster.pods import Placed, container, place
 from gpusim.cluster.pods import pod as pod_object

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from devplugin import kube
+from devplugin.answers import ContainerEdits, Refused
 from devplugin.daemon.allocate import Allocator, Budget
 from devplugin.hami import BIND_PHASE, LOCK, slots_left
 from devplugin.kubejson import read_pods
-from devplugin.vendor import ContainerEdits, Refused
 from gpusim.cluster.apistore import Store
 from gpusim.cluster.pods import Placed, container, place, pod, take_lock
 

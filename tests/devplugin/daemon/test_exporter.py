@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from devplugin.amd.health import SERVICES
+from devplugin.answers import HealthSource, Reports
 from devplugin.daemon.exporter import Exporter as Client
-from devplugin.vendor import HealthSource, Reports
 from gpusim.cluster.exporter import GPUMETRICSSVC, METRICSSVC, Exporter
 
 A, B = "0000:06:00.0", "0000:07:00.0"

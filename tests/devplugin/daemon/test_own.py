@@ -14,10 +14,10 @@ from typing import get_args
 
 import pytest
 
+from devplugin.answers import Refused, Why
 from devplugin.daemon.own import REASONS, STILL, Tally, serve
 from devplugin.kube import Unavailable
 from devplugin.settings import SettingsError
-from devplugin.vendor import Refused, Why
 from gpusim.cluster.pods import Placed
 
 from .rig import Plugin, Rig, until

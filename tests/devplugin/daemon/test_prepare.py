@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from devplugin.answers import Effect, NodeEvent, Prepared
 from devplugin.daemon.prepare import Preparer
 from devplugin.hami import Pod
-from devplugin.vendor import Effect, NodeEvent, Prepared
 
 from .storeapi import DictHost
 from .toyplugin import Inventory, Settings, Toy

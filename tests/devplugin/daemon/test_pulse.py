@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from devplugin.answers import Offer, OfferedDevice, Reports
 from devplugin.daemon import observe
 from devplugin.daemon.observe import Observer
 from devplugin.kubelet.service import Board
-from devplugin.vendor import Offer, OfferedDevice, Reports
 
 from .test_observe import Stage
 from .toyplugin import Inventory, Settings, Thing, Toy

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from devplugin.answers import CdiSpec
 from devplugin.cdi import CdiDevice, drm_device
 from devplugin.daemon.specfile import SpecFile
 from devplugin.linux import LinuxHost
-from devplugin.vendor import CdiSpec
 
 from .toyplugin import Inventory, Settings, Thing, Toy
 

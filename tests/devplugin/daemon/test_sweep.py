@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from devplugin import kube
+from devplugin.answers import Allocation, Effect, FactRequest, NodeEvent, Refused, Turn
 from devplugin.daemon.allocate import Allocator, Budget
 from devplugin.daemon.hands import Hands
 from devplugin.daemon.sweep import Sweeper
 from devplugin.deeds import Deed, MakeDir, MoveAside, RemoveDir, WriteFile
 from devplugin.hami import BIND_PHASE, LOCK, Claim, Pod
 from devplugin.linux import LinuxHost
-from devplugin.vendor import Allocation, Effect, FactRequest, NodeEvent, Refused, Turn
 from gpusim.cluster.apistore import Store
 from gpusim.cluster.pods import Placed, container, place, pod
 

@@ -14,13 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from devplugin.explain import Choice
-from devplugin.hami import Claim, Node, Pod, Vocabulary
-from devplugin.host import Host
-from devplugin.plain import Plain
-from devplugin.preflight import Check, good
-from devplugin.settings import SettingsError, add_flag, go_int
-from devplugin.vendor import (
+from devplugin.answers import (
     Allocation,
     ContainerEdits,
     DeviceNode,
@@ -32,8 +26,14 @@ from devplugin.vendor import (
     OfferedDevice,
     PreferenceQuery,
     Refused,
-    SettingsInput,
 )
+from devplugin.explain import Choice
+from devplugin.hami import Claim, Node, Pod, Vocabulary
+from devplugin.host import Host
+from devplugin.plain import Plain
+from devplugin.preflight import Check, good
+from devplugin.settings import SettingsError, add_flag, go_int
+from devplugin.vendor import SettingsInput
 
 RESOURCE = "toy.io/thing"
 CORES = 16

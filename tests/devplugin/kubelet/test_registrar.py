@@ -15,11 +15,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from devplugin.answers import ContainerEdits, Offer, OfferedDevice, PreferenceQuery
 from devplugin.kubelet.directory import PATH_MAX, Directory, SocketPathError, SocketPathTooLongError
 from devplugin.kubelet.registrar import Registrar, Timing
 from devplugin.kubelet.service import Board
 from devplugin.kubeletapi import api_pb2, api_pb2_grpc
-from devplugin.vendor import ContainerEdits, Offer, OfferedDevice, PreferenceQuery
 
 RESOURCE = "toy.io/thing"
 FAST = Timing(poll=0.2, settle=0.05, stream=0.3, last_retry=0.2)

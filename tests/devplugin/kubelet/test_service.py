@@ -15,9 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devplugin.kubelet.service import QUEUE, Board, Service, TryLater, echo, edits_message, list_message
-from devplugin.kubeletapi import api_pb2, api_pb2_grpc
-from devplugin.vendor import (
+from devplugin.answers import (
     ContainerEdits,
     DeviceNode,
     Mount,
@@ -26,6 +24,8 @@ from devplugin.vendor import (
     PreferenceQuery,
     Refused,
 )
+from devplugin.kubelet.service import QUEUE, Board, Service, TryLater, echo, edits_message, list_message
+from devplugin.kubeletapi import api_pb2, api_pb2_grpc
 
 
 def offer(*ids: str, sick: Sequence[str] = (), resource: str = "toy.io/thing") -> Offer:

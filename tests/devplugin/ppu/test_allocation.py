@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given as each
 from hypothesis import strategies as st
 
+from devplugin.answers import Allocation, DeviceNode, FactRequest, Mount, Refused
 from devplugin.deeds import MakeDir, MoveAside
 from devplugin.hami import Claim, ContainerDevice
 from devplugin.ppu import words
 from devplugin.ppu.allocation import allocate, needs
 from devplugin.ppu.inventory import Inventory, Library, Ppu
-from devplugin.vendor import Allocation, DeviceNode, FactRequest, Mount, Refused
 from gpusim.ppu import environment
 from gpusim.ppu.inside import inside
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from devplugin.answers import Prepared, Turn
 from devplugin.deeds import RemoveDir, carry_out
 from devplugin.hami import Pod
 from devplugin.ppu import hostprep, library, ready
@@ -14,7 +15,6 @@ from devplugin.ppu.settings import Settings
 from devplugin.ppu.sweep import PERIOD
 from devplugin.ppu.vendor import Ppu as Vendor
 from devplugin.ppu.words import ASSETS, CONTAINERS, HOST, PRELOAD
-from devplugin.vendor import Prepared, Turn
 from gpusim.machine import Machine
 
 from .nodes import LIBRARY, device, install, look, node, pod, some
